@@ -1,0 +1,1 @@
+//! Runs step batches on a device: worker, model runner, row state and sampling.

@@ -1,0 +1,1 @@
+//! The CPU kernel backend of Quire: SIMD chosen at run time, many threads.

@@ -1,0 +1,1 @@
+//! The CUDA kernel backend of Quire.

@@ -1,0 +1,1 @@
+//! Model configurations, checkpoints (safetensors, GGUF), tokenizer files and architectures written over kernel traits.

@@ -1,0 +1,1 @@
+//! Continuous batching: sequences, queues, a token budget and pluggable policies.
