@@ -1,1 +1,23 @@
-//! Tensors, dtypes and the traits of a Quire kernel backend, with a plain reference and a conformance suite.
+//! The kernel contract of Quire: tensors, dtypes, and the traits of the parts that a backend is made of.
+//!
+//! `executor` and `models` are written over [`Kernels`], a value made of parts; `kernels-cpu` and
+//! `kernels-cuda` provide parts. This crate depends on no other of ours and names no backend.
+
+mod ctx;
+mod device;
+mod dtype;
+mod error;
+mod kernels;
+pub mod parts;
+pub mod random;
+mod step;
+mod tensor;
+
+pub use ctx::StepCtx;
+pub use device::{Device, DeviceId, DeviceInfo, Graph, PendingRead, Queue, Readback};
+pub use dtype::DType;
+pub use error::{Error, Result, WeightError};
+pub use kernels::{DispatchTable, KernelParts, Kernels};
+pub use parts::*;
+pub use step::{Limits, ShapeKey, StepBuffers, StepRows, StepView, write_head};
+pub use tensor::{Buffer, MAX_DIMS, Tensor};

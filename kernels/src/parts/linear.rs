@@ -1,0 +1,162 @@
+use std::fmt;
+
+use super::Part;
+use crate::{DType, Error, Result, StepCtx, Tensor, WeightError};
+
+/// A weight matrix in host memory, as the checkpoint holds it.
+#[derive(Clone, Copy)]
+pub struct HostWeight<'a> {
+    /// The tensor's name, for error messages.
+    pub name: &'a str,
+    /// Type of the elements; a block type's blocks run along the columns.
+    pub dtype: DType,
+    /// Number of output features.
+    pub rows: usize,
+    /// Number of input features.
+    pub columns: usize,
+    /// The elements, row-major, `dtype.bytes_for(rows * columns)` bytes.
+    pub data: &'a [u8],
+    /// `[rows]`, added to the output.
+    pub bias: Option<&'a [f32]>,
+}
+
+impl HostWeight<'_> {
+    /// Checks that the bytes are what dtype and shape need.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Weight`].
+    pub fn check(&self) -> Result<()> {
+        let fail = |reason| Err(Error::Weight { name: self.name.to_owned(), reason });
+        let (dtype, columns) = (self.dtype, self.columns);
+        if !columns.is_multiple_of(dtype.block_len()) {
+            return fail(WeightError::Blocks { dtype, block_len: dtype.block_len(), columns });
+        }
+        let elements = self.rows.checked_mul(columns);
+        let expected = elements.and_then(|n| dtype.bytes_for(n)).unwrap_or(usize::MAX);
+        if expected != self.data.len() {
+            let shape = vec![self.rows, columns];
+            return fail(WeightError::Size { dtype, shape, expected, given: self.data.len() });
+        }
+        Ok(())
+    }
+
+    /// Checks all of them, and that they read the same input.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Weight`].
+    ///
+    /// # Panics
+    ///
+    /// Where there are none.
+    pub fn check_merged(weights: &[Self]) -> Result<()> {
+        let expected = weights.first().expect("at least one weight is packed").columns;
+        for weight in weights {
+            weight.check()?;
+            if weight.columns != expected {
+                let reason = WeightError::Columns { expected, given: weight.columns };
+                return Err(Error::Weight { name: weight.name.to_owned(), reason });
+            }
+        }
+        Ok(())
+    }
+}
+
+impl fmt::Debug for HostWeight<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} {}[{}, {}]", self.name, self.dtype, self.rows, self.columns)
+    }
+}
+
+/// The input of linear layers: the activations, and what the backend makes of them once for all the layers that
+/// read them (quantized values and their scales, say).
+#[derive(Clone, Debug)]
+pub struct Activation {
+    /// `[num_tokens, in_features]`, in the device's activation dtype.
+    pub x: Tensor,
+    /// The backend's own, empty where it needs none.
+    pub prepared: Vec<Tensor>,
+}
+
+/// Linear layers: `y = x Wᵀ + b`.
+pub trait LinearKernels: Part {
+    /// Packs one or more weights that read the same input into one layer; its outputs are those of the weights,
+    /// one after the other. The weights may differ in dtype.
+    ///
+    /// Not part of a step: it allocates.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Weight`], [`Error::OutOfMemory`].
+    fn pack(&self, weights: &[HostWeight<'_>]) -> Result<Box<dyn Linear>>;
+
+    /// Lays out what [`prepare`](Self::prepare) will fill: takes scratch, enqueues nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ScratchExhausted`].
+    fn layout_activation(&self, ctx: &mut StepCtx, x: &Tensor) -> Result<Activation> {
+        let _ = ctx;
+        Ok(Activation { x: x.clone(), prepared: Vec::new() })
+    }
+
+    /// Fills `activation.prepared` from `activation.x`.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn prepare(&self, ctx: &mut StepCtx, activation: &Activation) -> Result<()> {
+        let _ = (ctx, activation);
+        Ok(())
+    }
+
+    /// Lays out and prepares.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::ScratchExhausted`] and those of the device.
+    fn activation(&self, ctx: &mut StepCtx, x: &Tensor) -> Result<Activation> {
+        let activation = self.layout_activation(ctx, x)?;
+        self.prepare(ctx, &activation)?;
+        Ok(activation)
+    }
+
+    /// Most bytes that a [`layout_activation`](Self::layout_activation) of this shape takes.
+    fn activation_bytes(&self, num_tokens: usize, in_features: usize) -> usize {
+        let _ = (num_tokens, in_features);
+        0
+    }
+}
+
+/// A packed linear layer (or several that read the same input). Model code never asks what is in it.
+pub trait Linear: Send + Sync {
+    /// Columns of the weight.
+    fn in_features(&self) -> usize;
+
+    /// Rows of the weight: the sum over the merged ones.
+    fn out_features(&self) -> usize;
+
+    /// Device memory that the weight takes.
+    fn num_bytes(&self) -> usize;
+
+    /// The kernel that serves it, e.g. `q4_1 x q8 avx512-vnni`; equal layers give equal names.
+    fn kernel(&self) -> String;
+
+    /// `out[t] = W x[t] + b` for each token. `out` is `[num_tokens, out_features]`; the dtype is the device's
+    /// activation dtype, or F32.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn forward(&self, ctx: &mut StepCtx, x: &Activation, out: &Tensor) -> Result<()>;
+
+    /// `out[t] = W[ids[t]]`: the weight as an embedding table (the tied head of a model is one object with its
+    /// embedding). `ids` is `[num_tokens]` I32 within the rows, `out` `[num_tokens, in_features]` in the
+    /// activation dtype. A bias is not added.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn embed(&self, ctx: &mut StepCtx, ids: &Tensor, out: &Tensor) -> Result<()>;
+}
