@@ -1,0 +1,293 @@
+//! The allocator: who holds which block, and which block is handed out next.
+
+use std::collections::VecDeque;
+
+use crate::block::{BlockId, StepId};
+use crate::error::Inconsistency;
+use crate::list::{Links, List};
+
+/// How the blocks of a pool are used. The first three add up to the total.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct BlockUsage {
+    /// Blocks without content.
+    pub free: u32,
+    /// Blocks that a table or an open step holds.
+    pub live: u32,
+    /// Unreferenced blocks that keep their content until they are reused.
+    pub cached: u32,
+    /// Blocks of the pool.
+    pub total: u32,
+    /// Live blocks that only open steps hold: they come free with a commit.
+    pub retiring: u32,
+}
+
+impl BlockUsage {
+    /// Blocks that can be handed out now.
+    pub fn available(&self) -> u32 {
+        self.free + self.cached
+    }
+}
+
+/// Reference counts and free lists of a pool of blocks. Every operation is O(1) a block and, once the lists of
+/// open steps have grown to their size, allocates no heap memory.
+///
+/// ```text
+///            take / evict              release, content worthless
+///   free ───────────────────▶ live ────────────────────────────────▶ free
+///                            │    ▲
+///    release, content kept   │    │ share (a prefix hit)
+///                            ▼    │
+///                            cached ── evict: least recently used, leaves first
+/// ```
+///
+/// A live block is held by tables (`refs`) and by open steps (`holds`). One that only steps hold is *retiring*.
+#[derive(Debug)]
+pub struct BlockAllocator {
+    blocks: Vec<Holders>,
+    links: Vec<Links>,
+    free: List,
+    cached: List,
+    num_retiring: u32,
+    /// Blocks held by each open step, in the order of steps.
+    open: VecDeque<(StepId, Vec<BlockId>)>,
+    /// Emptied lists of committed steps, used again.
+    spare: Vec<Vec<BlockId>>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Holders {
+    refs: u32,
+    holds: u32,
+    /// Whether the content is worth keeping once nobody holds the block.
+    keep: bool,
+}
+
+/// How many blocks eviction looks at to find a leaf. Blocks are released leaves first, so that the first is one,
+/// except after two sequences computed the same prefix at the same time.
+const MAX_EVICTION_PROBES: u32 = 8;
+
+impl BlockAllocator {
+    /// A pool of `num_blocks` free blocks.
+    pub fn new(num_blocks: u32) -> Self {
+        let mut links = vec![Links::NONE; num_blocks as usize];
+        let mut free = List::EMPTY;
+        (0..num_blocks).for_each(|block| free.push_back(&mut links, block));
+        Self {
+            blocks: vec![Holders::default(); num_blocks as usize],
+            links,
+            free,
+            cached: List::EMPTY,
+            num_retiring: 0,
+            open: VecDeque::new(),
+            spare: Vec::new(),
+        }
+    }
+
+    /// How the blocks are used now.
+    pub fn usage(&self) -> BlockUsage {
+        let total = self.blocks.len() as u32;
+        let (free, cached) = (self.free.len(), self.cached.len());
+        BlockUsage { free, cached, total, live: total - free - cached, retiring: self.num_retiring }
+    }
+
+    /// Tables that hold the block.
+    pub fn num_refs(&self, block: BlockId) -> u32 {
+        self.blocks[block.index()].refs
+    }
+
+    /// Whether the block is held by nobody and kept for its content.
+    pub fn is_cached(&self, block: BlockId) -> bool {
+        let Holders { refs, holds, keep } = self.blocks[block.index()];
+        refs == 0 && holds == 0 && keep
+    }
+
+    /// Hands out a block without content, referenced once.
+    pub fn take(&mut self) -> Option<BlockId> {
+        let block = self.free.head()?;
+        self.free.remove(&mut self.links, block);
+        self.blocks[block as usize].refs = 1;
+        Some(BlockId(block))
+    }
+
+    /// Hands out the least recently used cached block, referenced once; the caller forgets its content. One that
+    /// `is_leaf` denies goes to the end of the queue while a leaf can be found near its head.
+    pub fn evict(&mut self, is_leaf: impl Fn(BlockId) -> bool) -> Option<BlockId> {
+        for _ in 1..MAX_EVICTION_PROBES.min(self.cached.len()) {
+            let head = self.cached.head()?;
+            if is_leaf(BlockId(head)) {
+                break;
+            }
+            self.cached.remove(&mut self.links, head);
+            self.cached.push_back(&mut self.links, head);
+        }
+        let block = self.cached.head()?;
+        self.cached.remove(&mut self.links, block);
+        self.blocks[block as usize] = Holders { refs: 1, holds: 0, keep: false };
+        Some(BlockId(block))
+    }
+
+    /// Adds a table's reference to a live or cached block.
+    ///
+    /// # Panics
+    /// On a free block, whose content nobody vouches for.
+    pub fn share(&mut self, block: BlockId) {
+        let Holders { refs, holds, keep } = self.blocks[block.index()];
+        match (refs, holds) {
+            (0, 0) => {
+                assert!(keep, "a shared block is live or cached");
+                self.cached.remove(&mut self.links, block.0);
+            }
+            (0, _) => self.num_retiring -= 1,
+            _ => {}
+        }
+        self.blocks[block.index()].refs += 1;
+    }
+
+    /// Drops a table's reference.
+    ///
+    /// # Panics
+    /// If no table holds the block: it would be freed twice.
+    pub fn release(&mut self, block: BlockId) {
+        let holders = &mut self.blocks[block.index()];
+        assert!(holders.refs > 0, "a released block is held by a table");
+        holders.refs -= 1;
+        match (holders.refs, holders.holds) {
+            (0, 0) => self.park(block),
+            (0, _) => self.num_retiring += 1,
+            _ => {}
+        }
+    }
+
+    /// Keeps a live block from being handed out before `step` has been committed.
+    pub fn hold(&mut self, block: BlockId, step: StepId) {
+        debug_assert!(self.blocks[block.index()].refs > 0, "a held block is held by a table first");
+        self.blocks[block.index()].holds += 1;
+        let place = self.open.partition_point(|(open, _)| *open < step);
+        if self.open.get(place).is_none_or(|(open, _)| *open != step) {
+            self.open.insert(place, (step, self.spare.pop().unwrap_or_default()));
+        }
+        self.open[place].1.push(block);
+    }
+
+    /// Ends the holds of all steps up to `step`.
+    pub fn commit(&mut self, step: StepId) {
+        while self.open.front().is_some_and(|(open, _)| *open <= step) {
+            let (_, mut held) = self.open.pop_front().expect("the front was just seen");
+            held.drain(..).for_each(|block| self.unhold(block));
+            self.spare.push(held);
+        }
+    }
+
+    /// Says that the content of a live block is worth keeping.
+    pub fn keep(&mut self, block: BlockId) {
+        self.blocks[block.index()].keep = true;
+    }
+
+    /// Says that the content of a block is worth nothing any more: a cached one becomes free.
+    pub fn forget(&mut self, block: BlockId) {
+        if self.is_cached(block) {
+            self.cached.remove(&mut self.links, block.0);
+            self.free.push_front(&mut self.links, block.0);
+        }
+        self.blocks[block.index()].keep = false;
+    }
+
+    /// Walks all blocks and checks that every one is where its holders say, and that the counts add up.
+    ///
+    /// # Errors
+    /// The first [`Inconsistency`] found.
+    pub fn check(&self) -> Result<(), Inconsistency> {
+        let BlockUsage { free, live, cached, total, retiring } = self.usage();
+        let held = self.blocks.iter().filter(|holders| holders.refs + holders.holds > 0).count();
+        let retired = self.blocks.iter().filter(|holders| holders.refs == 0 && holders.holds > 0).count();
+        if held != live as usize || retired != retiring as usize {
+            return Err(Inconsistency::Conservation { free, live: held as u32, cached, total });
+        }
+        let free_are_right = self.free.iter(&self.links).map(|block| (block, false));
+        let cached_are_right = self.cached.iter(&self.links).map(|block| (block, true));
+        for (block, expect_kept) in free_are_right.chain(cached_are_right) {
+            let Holders { refs, holds, keep } = self.blocks[block as usize];
+            if refs + holds > 0 || keep != expect_kept {
+                return Err(Inconsistency::WrongList { block });
+            }
+        }
+        Ok(())
+    }
+
+    fn unhold(&mut self, block: BlockId) {
+        let holders = &mut self.blocks[block.index()];
+        holders.holds -= 1;
+        if holders.refs == 0 && holders.holds == 0 {
+            self.num_retiring -= 1;
+            self.park(block);
+        }
+    }
+
+    /// Puts a block that nobody holds where it is found again. The free list is a stack: what was touched last is
+    /// the likeliest to be in a cache of the machine.
+    fn park(&mut self, block: BlockId) {
+        if self.blocks[block.index()].keep {
+            self.cached.push_back(&mut self.links, block.0);
+        } else {
+            self.free.push_front(&mut self.links, block.0);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_held_block_comes_free_with_its_step() {
+        let mut pool = BlockAllocator::new(1);
+        let block = pool.take().unwrap();
+        pool.hold(block, StepId(7));
+        pool.release(block);
+        assert_eq!((pool.usage().live, pool.usage().retiring), (1, 1));
+        pool.commit(StepId(6));
+        assert_eq!(pool.take(), None);
+        pool.commit(StepId(7));
+        assert_eq!(pool.take(), Some(block));
+        pool.check().unwrap();
+    }
+
+    #[test]
+    fn steps_hold_in_any_order() {
+        let mut pool = BlockAllocator::new(2);
+        let (a, b) = (pool.take().unwrap(), pool.take().unwrap());
+        pool.hold(a, StepId(2));
+        pool.hold(b, StepId(1));
+        pool.release(a);
+        pool.release(b);
+        pool.commit(StepId(1));
+        assert_eq!(pool.usage().free, 1);
+        pool.commit(StepId(2));
+        assert_eq!(pool.usage().free, 2);
+    }
+
+    #[test]
+    fn eviction_takes_the_oldest_and_prefers_leaves() {
+        let mut pool = BlockAllocator::new(3);
+        let blocks: Vec<_> = (0..3).map(|_| pool.take().unwrap()).collect();
+        for &block in &blocks {
+            pool.keep(block);
+            pool.release(block);
+        }
+        assert_eq!(pool.usage().cached, 3);
+        assert_eq!(pool.evict(|block| block != blocks[0]), Some(blocks[1]));
+        assert_eq!(pool.evict(|_| true), Some(blocks[2]));
+        assert_eq!(pool.evict(|_| false), Some(blocks[0]));
+        assert_eq!(pool.evict(|_| true), None);
+        pool.check().unwrap();
+    }
+
+    #[test]
+    #[should_panic(expected = "held by a table")]
+    fn a_block_is_not_freed_twice() {
+        let mut pool = BlockAllocator::new(1);
+        let block = pool.take().unwrap();
+        pool.release(block);
+        pool.release(block);
+    }
+}

@@ -1,0 +1,59 @@
+//! How many tokens, blocks and sequences fit.
+
+/// The size of a pool, and every number derived from it, so that no caller repeats a rounding.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Capacity {
+    /// Blocks in the pool.
+    pub num_blocks: u32,
+    /// Tokens a block holds.
+    pub block_size: u32,
+    /// Blocks that admission leaves alone while other sequences run, as room for those to grow.
+    pub watermark_blocks: u32,
+}
+
+impl Capacity {
+    /// Blocks that `num_tokens` tokens occupy.
+    pub fn blocks_for(&self, num_tokens: u32) -> u32 {
+        num_tokens.div_ceil(self.block_size)
+    }
+
+    /// Tokens that fit in the whole pool.
+    pub fn num_tokens(&self) -> u64 {
+        u64::from(self.num_blocks) * u64::from(self.block_size)
+    }
+
+    /// Blocks that a prompt may ever be given: the pool less its watermark.
+    pub fn admissible_blocks(&self) -> u32 {
+        self.num_blocks - self.watermark_blocks
+    }
+
+    /// The longest sequence that fits alone, prompt and output together.
+    pub fn max_len_that_fits(&self) -> u32 {
+        u32::try_from(self.num_tokens()).unwrap_or(u32::MAX)
+    }
+
+    /// How many sequences of `max_model_len` tokens fit at once; a fraction below one says that not even one does.
+    pub fn concurrency_at(&self, max_model_len: u32) -> f64 {
+        f64::from(self.num_blocks) / f64::from(self.blocks_for(max_model_len).max(1))
+    }
+
+    /// Blocks that `num_seqs` sequences of `max_model_len` tokens need together.
+    pub fn blocks_for_sequences(&self, num_seqs: u32, max_model_len: u32) -> u64 {
+        u64::from(num_seqs) * u64::from(self.blocks_for(max_model_len))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_partial_block_counts_as_a_block() {
+        let capacity = Capacity { num_blocks: 8, block_size: 16, watermark_blocks: 1 };
+        assert_eq!([0, 1, 16, 17, 201].map(|n| capacity.blocks_for(n)), [0, 1, 1, 2, 13]);
+        assert_eq!(capacity.max_len_that_fits(), 128);
+        assert_eq!(capacity.admissible_blocks(), 7);
+        assert_eq!(capacity.concurrency_at(256), 0.5);
+        assert_eq!(capacity.blocks_for_sequences(3, 17), 6);
+    }
+}

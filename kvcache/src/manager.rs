@@ -1,0 +1,311 @@
+//! The manager: block tables over one pool, with prefix caching and copy-on-write.
+
+use std::ops::Range;
+
+use crate::allocator::{BlockAllocator, BlockUsage};
+use crate::block::{BlockId, StepId};
+use crate::capacity::Capacity;
+use crate::config::KvCacheConfig;
+use crate::error::{Inconsistency, NoBlocks, Result};
+use crate::hash::{BlockHashes, PrefixHasher};
+use crate::prefix::{PrefixIndex, Registered};
+use crate::reservation::{Admit, Reservation};
+use crate::table::BlockTable;
+
+/// Whether a prompt fits.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Admission {
+    /// It fits now.
+    Now,
+    /// It fits once other sequences have given up blocks.
+    Later(NoBlocks),
+    /// It does not fit even into an empty pool.
+    Never {
+        /// Blocks that the prompt and one token occupy.
+        need: u32,
+        /// Blocks that a prompt may ever have.
+        have: u32,
+    },
+}
+
+/// How well the prefix cache has served, in tokens of admitted sequences.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PrefixStats {
+    /// Tokens looked up.
+    pub query_tokens: u64,
+    /// Tokens found.
+    pub hit_tokens: u64,
+}
+
+/// Block tables, prefix cache and capacity of one pool.
+///
+/// A change of a table is in two parts: [`admit`](Self::admit) and [`reserve`](Self::reserve) check and return a
+/// guard that borrows pool and table; only the guard's `commit` changes anything, and it cannot fail.
+#[derive(Debug)]
+pub struct KvCacheManager {
+    config: KvCacheConfig,
+    capacity: Capacity,
+    pub(crate) allocator: BlockAllocator,
+    pub(crate) index: PrefixIndex,
+    hasher: PrefixHasher,
+    pub(crate) stats: PrefixStats,
+    pub(crate) num_resets: u32,
+    /// The hits of the admission being checked; kept for its capacity.
+    pub(crate) hits: Vec<BlockId>,
+}
+
+impl KvCacheManager {
+    /// A manager of an empty pool.
+    ///
+    /// # Errors
+    /// See [`KvCacheConfig::validate`].
+    pub fn new(config: KvCacheConfig) -> Result<Self> {
+        config.validate()?;
+        Ok(Self {
+            capacity: config.capacity(),
+            allocator: BlockAllocator::new(config.num_blocks),
+            index: PrefixIndex::new(config.num_blocks, config.block_size),
+            hasher: PrefixHasher::new(config.hash_key, config.block_size),
+            stats: PrefixStats::default(),
+            num_resets: 0,
+            hits: Vec::new(),
+            config,
+        })
+    }
+
+    /// The configuration in force.
+    pub fn config(&self) -> &KvCacheConfig {
+        &self.config
+    }
+
+    /// The numbers derived from the pool's size.
+    pub fn capacity(&self) -> Capacity {
+        self.capacity
+    }
+
+    /// How the blocks are used now.
+    pub fn usage(&self) -> BlockUsage {
+        self.allocator.usage()
+    }
+
+    /// Hits and queries of the prefix cache since the start.
+    pub fn prefix_stats(&self) -> PrefixStats {
+        self.stats
+    }
+
+    /// Computes the hashes that [`admit`](Self::admit) and [`register`](Self::register) take; to be copied to
+    /// whichever thread prepares requests.
+    pub fn hasher(&self) -> PrefixHasher {
+        self.hasher
+    }
+
+    /// Whether a prompt of `num_tokens` tokens, and one token more, fits beside what runs. A prefix hit may let in
+    /// what this answers with `Later`: it knows lengths only.
+    pub fn can_allocate(&self, num_tokens: u32) -> Admission {
+        let need = self.capacity.blocks_for(num_tokens.saturating_add(1));
+        let have = self.capacity.admissible_blocks();
+        if need > have {
+            return Admission::Never { need, have };
+        }
+        match self.available_for(need + self.capacity.watermark_blocks) {
+            Ok(()) => Admission::Now,
+            Err(refusal) => Admission::Later(refusal),
+        }
+    }
+
+    /// Tokens at the start of `tokens` that need not be computed. At least the last one must: its logits are wanted.
+    pub fn num_cached_tokens(&self, tokens: &[u32], hashes: &BlockHashes) -> u32 {
+        self.matches(tokens, hashes).count() as u32 * self.config.block_size
+    }
+
+    /// Checks that a whole sequence fits into an empty `table`, with `headroom_blocks` to spare: blocks for all of
+    /// `tokens` and for one more, less those that the prefix cache has.
+    ///
+    /// # Errors
+    /// [`NoBlocks`], and nothing has changed.
+    ///
+    /// # Panics
+    /// If the table holds blocks already.
+    pub fn admit<'a>(
+        &'a mut self,
+        table: &'a mut BlockTable,
+        tokens: &[u32],
+        hashes: &BlockHashes,
+        headroom_blocks: u32,
+    ) -> std::result::Result<Admit<'a>, NoBlocks> {
+        assert!(table.is_empty(), "a sequence is admitted with an empty table");
+        let mut hits = std::mem::take(&mut self.hits);
+        hits.clear();
+        hits.extend(self.matches(tokens, hashes));
+        self.hits = hits;
+        let num_tokens = tokens.len() as u32;
+        // A hit on an unreferenced block takes it out of what is available, so that it counts like a new one.
+        let live_hits = self.hits.iter().filter(|&&block| !self.allocator.is_cached(block)).count() as u32;
+        let to_take = self.capacity.blocks_for(num_tokens + 1) - live_hits;
+        self.available_for(to_take + headroom_blocks)?;
+        Ok(Admit { cache: self, table, num_tokens })
+    }
+
+    /// Checks that `table` can be made ready for writing the positions `write`: blocks up to its end, and a copy of
+    /// every block in it that another table, or the prefix cache, holds too.
+    ///
+    /// # Errors
+    /// [`NoBlocks`], and nothing has changed.
+    pub fn reserve<'a>(
+        &'a mut self,
+        table: &'a mut BlockTable,
+        write: Range<u32>,
+    ) -> std::result::Result<Reservation<'a>, NoBlocks> {
+        let num_blocks = self.capacity.blocks_for(write.end) as usize;
+        let first = (write.start / self.config.block_size) as usize;
+        let written = first.min(table.blocks.len())..num_blocks.min(table.blocks.len());
+        let shared = |block: &&BlockId| self.is_shared(**block);
+        let num_copies = table.blocks.get(written.clone()).map_or(0, |b| b.iter().filter(shared).count());
+        let num_new = num_blocks.saturating_sub(table.blocks.len());
+        self.available_for((num_new + num_copies) as u32)?;
+        Ok(Reservation { cache: self, table, written, num_new })
+    }
+
+    /// A second table that shares the blocks of the first `num_tokens` tokens, a partial last block included: it is
+    /// copied by whoever writes into it first.
+    pub fn fork(&mut self, table: &BlockTable, num_tokens: u32) -> BlockTable {
+        let num_blocks = (self.capacity.blocks_for(num_tokens) as usize).min(table.blocks.len());
+        let num_full = (num_tokens / self.config.block_size) as usize;
+        let blocks = table.blocks[..num_blocks].to_vec();
+        blocks.iter().for_each(|&block| self.allocator.share(block));
+        let mut fork = BlockTable { blocks, ..*table };
+        if table.num_registered > num_full {
+            let last = num_full.checked_sub(1).map(|last| table.blocks[last]);
+            fork.parent = last.and_then(|block| self.index.registered(block));
+            fork.cut |= last.is_some() && fork.parent.is_none();
+            fork.num_registered = num_full;
+        }
+        fork
+    }
+
+    /// Gives up a table's blocks, the last first. Where an open step may still touch them, they are retiring until
+    /// that step, `until`, has been committed.
+    pub fn release(&mut self, table: BlockTable, until: Option<StepId>) {
+        for &block in table.blocks.iter().rev() {
+            if let Some(step) = until {
+                self.allocator.hold(block, step);
+            }
+            self.allocator.release(block);
+        }
+    }
+
+    /// Tells the prefix cache which blocks are full of computed values: those of the first `num_computed_tokens`
+    /// of `tokens`. What may still be dropped (in flight, past a finish) must not be counted among them.
+    pub fn register(
+        &mut self,
+        table: &mut BlockTable,
+        tokens: &[u32],
+        hashes: &BlockHashes,
+        num_computed_tokens: u32,
+    ) {
+        if !self.config.enable_prefix_caching || table.resets != self.num_resets {
+            return;
+        }
+        let block_size = self.config.block_size as usize;
+        let num_full = (num_computed_tokens as usize / block_size).min(hashes.as_slice().len());
+        while table.num_registered < num_full && !table.cut {
+            let place = table.num_registered;
+            let content = &tokens[place * block_size..(place + 1) * block_size];
+            self.register_block(table, place, content, hashes);
+            table.num_registered += 1;
+        }
+    }
+
+    /// Ends a step: blocks that it alone held come free.
+    pub fn commit(&mut self, step: StepId) {
+        self.allocator.commit(step);
+        #[cfg(debug_assertions)]
+        self.allocator.check().expect("every block is free, live or cached, and only one of them");
+    }
+
+    /// Forgets all contents, as after a device error or a change of weights. Blocks in use stay with their tables,
+    /// and what they hold never enters the cache.
+    pub fn reset_prefix_cache(&mut self) {
+        self.num_resets += 1;
+        for block in (0..self.config.num_blocks).map(BlockId) {
+            self.forget(block);
+        }
+    }
+
+    /// Checks the books: free + live + cached = total, and each block is counted as often as `tables`, which must be
+    /// all tables there are, hold it. O(blocks); for tests and debug builds.
+    ///
+    /// # Errors
+    /// The first [`Inconsistency`] found.
+    pub fn check<'a>(
+        &self,
+        tables: impl IntoIterator<Item = &'a BlockTable>,
+    ) -> std::result::Result<(), Inconsistency> {
+        self.allocator.check()?;
+        let mut found = vec![0; self.config.num_blocks as usize];
+        for block in tables.into_iter().flat_map(|table| &table.blocks) {
+            found[block.index()] += 1;
+        }
+        for (block, found) in (0..).zip(found) {
+            let counted = self.allocator.num_refs(BlockId(block));
+            if counted != found {
+                return Err(Inconsistency::References { block, counted, found });
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether others count on the block's content: other tables, or the prefix cache.
+    pub(crate) fn is_shared(&self, block: BlockId) -> bool {
+        self.allocator.num_refs(block) > 1 || self.index.registered(block).is_some()
+    }
+
+    /// Takes a block that the checks have found to be there, dropping the content of the one evicted for it.
+    pub(crate) fn take_block(&mut self) -> BlockId {
+        self.allocator.take().unwrap_or_else(|| {
+            let index = &self.index;
+            let evicted = self.allocator.evict(|block| index.is_leaf(block));
+            let block = evicted.expect("a reservation has checked that blocks are available");
+            self.index.remove(block);
+            block
+        })
+    }
+
+    fn matches<'a>(
+        &'a self,
+        tokens: &'a [u32],
+        hashes: &'a BlockHashes,
+    ) -> impl Iterator<Item = BlockId> + 'a {
+        let usable = if self.config.enable_prefix_caching { tokens.len().saturating_sub(1) } else { 0 };
+        self.index.matches(&tokens[..usable], hashes).map(|hit| hit.block)
+    }
+
+    fn available_for(&self, need: u32) -> std::result::Result<(), NoBlocks> {
+        let usage = self.usage();
+        let available = usage.available();
+        if need <= available { Ok(()) } else { Err(NoBlocks { need, available, retiring: usage.retiring }) }
+    }
+
+    fn register_block(&mut self, table: &mut BlockTable, place: usize, tokens: &[u32], hashes: &BlockHashes) {
+        let block = table.blocks[place];
+        let content = (hashes.as_slice()[place], hashes.salt(), tokens);
+        let mut outcome = self.index.register(block, table.parent, content);
+        if let Registered::Blocked(orphan) = outcome {
+            self.forget(orphan);
+            outcome = self.index.register(block, table.parent, content);
+        }
+        match outcome {
+            Registered::New(reference) => {
+                self.allocator.keep(block);
+                table.parent = Some(reference);
+            }
+            Registered::Known(reference) => table.parent = Some(reference),
+            Registered::Blocked(_) | Registered::Unreachable => table.cut = true,
+        }
+    }
+
+    fn forget(&mut self, block: BlockId) {
+        self.index.remove(block);
+        self.allocator.forget(block);
+    }
+}
