@@ -1,0 +1,73 @@
+//! The seam between the engine and the devices.
+
+use serde::{Deserialize, Serialize};
+
+use crate::{ExecutorError, StepBatch, StepOutput, TokenMasks};
+
+/// Runs step batches, on one device or many.
+///
+/// At most [`DeviceCapacity::max_in_flight`] steps are open at a time. Results come in the order of submission.
+pub trait Executor: Send {
+    /// Blocks, bytes and limits: known before any request.
+    fn capacity(&self) -> &DeviceCapacity;
+
+    /// Hands in a step. Never waits for the device.
+    ///
+    /// # Errors
+    ///
+    /// [`ExecutorError::TooManyInFlight`], [`ExecutorError::Stopped`].
+    fn submit(&mut self, batch: StepBatch) -> Result<Ticket, ExecutorError>;
+
+    /// The masks of the gated rows of an open step, made while its forward pass runs.
+    ///
+    /// # Errors
+    ///
+    /// [`ExecutorError::NotBuilt`]: grammar masks are not built yet.
+    fn provide_masks(&mut self, ticket: &Ticket, masks: TokenMasks) -> Result<(), ExecutorError> {
+        let _ = (ticket, masks);
+        Err(ExecutorError::NotBuilt { what: "token masks of gated rows" })
+    }
+
+    /// Waits for the oldest open step.
+    ///
+    /// # Errors
+    ///
+    /// What the device failed at. Then every open ticket has failed: [`reset`](Self::reset) before going on.
+    fn collect(&mut self, ticket: Ticket) -> Result<StepOutput, ExecutorError>;
+
+    /// Rebuilds the device state after an error: no rows, no open steps, undefined cache contents.
+    ///
+    /// # Errors
+    ///
+    /// Where the device does not come back.
+    fn reset(&mut self) -> Result<(), ExecutorError>;
+}
+
+/// A step that was submitted and not collected yet.
+#[derive(Debug, PartialEq, Eq)]
+#[must_use = "a ticket that is not collected keeps its step open"]
+pub struct Ticket {
+    /// Number of the step.
+    pub step: u64,
+}
+
+/// What the devices hold and allow.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct DeviceCapacity {
+    /// Blocks of the KV pool.
+    pub num_blocks: usize,
+    /// Tokens a block.
+    pub block_size: usize,
+    /// Bytes that a block takes over all layers.
+    pub block_bytes: usize,
+    /// Rows that state is kept for.
+    pub max_num_seqs: usize,
+    /// Most tokens a step computes.
+    pub max_num_batched_tokens: usize,
+    /// Most tokens a sequence holds.
+    pub max_model_len: usize,
+    /// Tokens of the vocabulary: ids are below it.
+    pub vocab_size: usize,
+    /// Steps that may be open at once; 2 lets the next one be planned while one runs.
+    pub max_in_flight: usize,
+}

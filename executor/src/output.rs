@@ -1,0 +1,45 @@
+//! What a step gave.
+
+use serde::{Deserialize, Serialize};
+
+use crate::RowId;
+
+/// The results of one step.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct StepOutput {
+    /// Number of the step.
+    pub step: u64,
+    /// One entry for each planned row, in the batch's order.
+    pub rows: Vec<RowOutput>,
+    /// How long the device worked on it.
+    pub device_time_us: u64,
+}
+
+/// The results of one row.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct RowOutput {
+    /// Which row.
+    pub row: RowId,
+    /// The epoch that it was planned under.
+    pub epoch: u32,
+    /// The sampled tokens: one where the row was asked to sample, else none.
+    pub token_ids: Vec<u32>,
+    /// For each sampled token, where asked for.
+    pub logprobs: Vec<TokenLogprobs>,
+    /// For each prompt token that this step's logits predict, where asked for: entry `i` of the prompt's list is
+    /// about token `i + 1`.
+    pub prompt_logprobs: Vec<TokenLogprobs>,
+}
+
+/// The log-probability of a token, and those of the best ones at its place, under the model's raw logits.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct TokenLogprobs {
+    /// The token.
+    pub token_id: u32,
+    /// Its natural log-probability.
+    pub logprob: f32,
+    /// How many tokens have one at least as high; 1 for the best.
+    pub rank: u32,
+    /// The best ones, the highest first.
+    pub top: Vec<(u32, f32)>,
+}
