@@ -3,12 +3,14 @@
 //! `executor` and `models` are written over [`Kernels`], a value made of parts; `kernels-cpu` and
 //! `kernels-cuda` provide parts. This crate depends on no other of ours and names no backend.
 
+pub mod convert;
 mod ctx;
 mod device;
 mod dtype;
 mod error;
 mod kernels;
 pub mod parts;
+pub mod quant;
 pub mod random;
 mod step;
 mod tensor;
