@@ -1,1 +1,21 @@
 //! Model configurations, checkpoints (safetensors, GGUF), tokenizer files and architectures written over kernel traits.
+
+mod checkpoint;
+mod config;
+mod error;
+pub mod gguf;
+mod json;
+mod mmap;
+mod parallel;
+mod random;
+pub mod safetensors;
+mod tokenizer;
+
+pub use checkpoint::{
+    Checkpoint, HostTensor, LoadFormat, LoadOptions, OutputHead, TensorInfo, TensorSource, TensorSpec,
+    WeightDType, WeightSummary,
+};
+pub use config::{ConfigError, GenerationConfig, ModelConfig, RopeConfig, RopeScaling, SlidingWindow};
+pub use error::{Error, Result};
+pub use mmap::{MappedFile, TensorBytes};
+pub use tokenizer::{ChatTemplates, EncodeOptions, NamedTokens, SpecialTokens, Tokenizer, TokenizerError};

@@ -1,0 +1,248 @@
+//! A model on disk: its configuration, its tensors under one set of names, its tokenizer's files.
+
+mod convert;
+mod dummy;
+mod gguf;
+mod head;
+mod hf;
+mod source;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::{Path, PathBuf};
+
+use quire_kernels::DType;
+
+use crate::config::{GenerationConfig, ModelConfig};
+use crate::error::{Error, Result};
+use crate::gguf::{Gguf, has_magic};
+
+pub use head::OutputHead;
+pub use source::{HostTensor, TensorInfo, TensorSource, TensorSpec};
+
+/// How to read a checkpoint.
+#[derive(Debug, Clone, Default)]
+pub struct LoadOptions {
+    /// Where tensors come from.
+    pub load_format: LoadFormat,
+    /// What floating-point and quantized tensors are turned into; `None` leaves each as it is stored.
+    pub dtype: Option<WeightDType>,
+    /// Seed of random weights ([`LoadFormat::Dummy`]).
+    pub seed: u64,
+}
+
+/// Where tensors come from.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum LoadFormat {
+    /// A GGUF file, or the safetensors files of a folder: whichever is there.
+    #[default]
+    Auto,
+    /// Random numbers: only `config.json` is read.
+    Dummy,
+}
+
+/// A dtype that weights can be turned into.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum WeightDType {
+    /// 32 bits.
+    Float32,
+    /// 16 bits, IEEE half.
+    Float16,
+    /// 16 bits, the upper half of a float32.
+    BFloat16,
+}
+
+impl WeightDType {
+    /// The element type.
+    pub fn dtype(self) -> DType {
+        match self {
+            Self::Float32 => DType::F32,
+            Self::Float16 => DType::F16,
+            Self::BFloat16 => DType::BF16,
+        }
+    }
+}
+
+/// An opened model. Opening checks headers; tensors are read when asked for.
+#[derive(Debug)]
+pub struct Checkpoint {
+    path: PathBuf,
+    config: ModelConfig,
+    generation: GenerationConfig,
+    source: Box<dyn TensorSource>,
+    dtype: Option<DType>,
+    /// The GGUF file that also holds the tokenizer, if it is one.
+    gguf: Option<std::sync::Arc<Gguf>>,
+}
+
+/// What the tensors of a model take, without reading them.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct WeightSummary {
+    /// Elements of all tensors.
+    pub num_parameters: u64,
+    /// Bytes of all tensors in the dtype they are handed out in.
+    pub num_bytes: u64,
+    /// Tensors and bytes by that dtype.
+    pub by_dtype: BTreeMap<DType, (usize, u64)>,
+    /// Tensors of the checkpoint that the model does not use, sorted.
+    pub unused: Vec<String>,
+}
+
+impl Checkpoint {
+    /// Opens a GGUF file, or a folder in the form of the Hugging Face hub.
+    ///
+    /// # Errors
+    /// What is wrong with the files, naming file and field or tensor.
+    pub fn open(path: &Path, options: &LoadOptions) -> Result<Self> {
+        let metadata =
+            std::fs::metadata(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
+        match (metadata.is_dir(), options.load_format) {
+            (true, LoadFormat::Auto) => hf::open(path, options),
+            (true, LoadFormat::Dummy) => dummy::open(path, options),
+            (false, _) if path.extension().is_some_and(|end| end == "gguf") || is_gguf(path)? => {
+                gguf::open(path, options)
+            }
+            (false, _) => Err(Error::NotAModel { path: path.to_owned() }),
+        }
+    }
+
+    /// A checkpoint over tensors from anywhere.
+    pub fn from_source(
+        path: &Path,
+        config: ModelConfig,
+        source: Box<dyn TensorSource>,
+        dtype: Option<WeightDType>,
+    ) -> Self {
+        let dtype = dtype.map(WeightDType::dtype);
+        let generation = GenerationConfig::default();
+        Self { path: path.to_owned(), config, generation, source, dtype, gguf: None }
+    }
+
+    /// The file or folder that was opened.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The model's configuration.
+    pub fn config(&self) -> &ModelConfig {
+        &self.config
+    }
+
+    /// The makers' sampling defaults; empty where there are none.
+    pub fn generation(&self) -> &GenerationConfig {
+        &self.generation
+    }
+
+    /// A word for the kind of checkpoint: `gguf`, `safetensors`, `dummy`.
+    pub fn format(&self) -> &'static str {
+        self.source.format()
+    }
+
+    /// Whether there is a tensor of this name.
+    pub fn contains(&self, name: &str) -> bool {
+        self.source.contains(name)
+    }
+
+    /// Ids that end a text: those of `config.json` and of `generation_config.json` together. The
+    /// tokenizer's own joins them ([`Tokenizer::eos_token_ids`](crate::Tokenizer::eos_token_ids)).
+    pub fn eos_token_ids(&self) -> BTreeSet<u32> {
+        self.config.eos_token_ids.iter().chain(&self.generation.eos_token_ids).copied().collect()
+    }
+
+    /// Reads the tensor `name`, which must have the shape `shape`, in the dtype of the options.
+    ///
+    /// # Errors
+    /// [`Error::MissingTensor`], [`Error::TensorShape`] or [`Error::TensorDType`].
+    pub fn tensor(&self, name: &str, shape: &[usize]) -> Result<HostTensor> {
+        let spec = TensorSpec::new(name, shape);
+        let info = self.checked_info(&spec)?;
+        let tensor = self.source.tensor(&spec)?;
+        convert::convert(tensor, self.dtype_of(&info)).map_err(|given| self.refuse_dtype(&spec, given))
+    }
+
+    /// Reads a vector, such as a bias or the weight of a norm, as float32.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::tensor`].
+    pub fn vector(&self, name: &str, len: usize) -> Result<Vec<f32>> {
+        let spec = TensorSpec::new(name, &[len]);
+        self.checked_info(&spec)?;
+        let tensor = self.source.tensor(&spec)?;
+        convert::to_f32(&tensor).ok_or_else(|| self.refuse_dtype(&spec, tensor.dtype))
+    }
+
+    /// Checks that every tensor of `specs` is there in its shape, and says what they take. Tensors that
+    /// the model would not use are listed, and warned about.
+    ///
+    /// # Errors
+    /// As [`Checkpoint::tensor`], for the first one that does not fit.
+    pub fn check(&self, specs: &[TensorSpec]) -> Result<WeightSummary> {
+        let mut summary = WeightSummary::default();
+        for spec in specs {
+            let info = self.checked_info(spec)?;
+            let num_elements = info.shape.iter().product::<usize>();
+            let dtype = self.dtype_of(&info);
+            let num_bytes = dtype.bytes_for(num_elements).unwrap_or(0) as u64;
+            let entry = summary.by_dtype.entry(dtype).or_default();
+            *entry = (entry.0 + 1, entry.1 + num_bytes);
+            summary.num_parameters += num_elements as u64;
+            summary.num_bytes += num_bytes;
+        }
+        let used: BTreeSet<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
+        summary.unused =
+            self.source.names().into_iter().filter(|name| !used.contains(name.as_str())).collect();
+        if !summary.unused.is_empty() {
+            tracing::warn!(
+                target: "quire::models",
+                path = %self.path.display(),
+                tensors = summary.unused.join(", "),
+                "the checkpoint holds tensors that the model does not use"
+            );
+        }
+        Ok(summary)
+    }
+
+    pub(crate) fn gguf(&self) -> Option<&Gguf> {
+        self.gguf.as_deref()
+    }
+
+    fn checked_info(&self, spec: &TensorSpec) -> Result<TensorInfo> {
+        let Some(info) = self.source.info(spec)? else {
+            return Err(Error::MissingTensor { tensor: spec.name.clone(), path: self.path.clone() });
+        };
+        if info.shape != spec.shape {
+            return Err(Error::TensorShape {
+                tensor: spec.name.clone(),
+                path: info.path,
+                expected: spec.shape.clone(),
+                given: info.shape,
+            });
+        }
+        Ok(info)
+    }
+
+    /// What a stored tensor is handed out as. Vectors come as float32 whatever they are stored in.
+    fn dtype_of(&self, info: &TensorInfo) -> DType {
+        match self.dtype {
+            _ if info.shape.len() < 2 => DType::F32,
+            Some(dtype) => dtype,
+            None => info.dtype,
+        }
+    }
+
+    fn refuse_dtype(&self, spec: &TensorSpec, given: DType) -> Error {
+        Error::TensorDType {
+            tensor: spec.name.clone(),
+            path: self.path.clone(),
+            given: given.to_string(),
+            expected: "a floating-point or quantized dtype".to_owned(),
+        }
+    }
+}
+
+fn is_gguf(path: &Path) -> Result<bool> {
+    use std::io::Read as _;
+    let io = |source| Error::Io { path: path.to_owned(), source };
+    let mut start = Vec::new();
+    std::fs::File::open(path).map_err(io)?.take(4).read_to_end(&mut start).map_err(io)?;
+    Ok(has_magic(&start))
+}

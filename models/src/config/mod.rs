@@ -1,0 +1,155 @@
+//! What a model is: its sizes, before any weight is read.
+
+mod error;
+mod fields;
+mod generation;
+mod gguf;
+mod hf;
+mod rope;
+
+use quire_kernels::DType;
+
+pub use error::ConfigError;
+pub use generation::GenerationConfig;
+pub use rope::{RopeConfig, RopeScaling};
+
+/// The largest size or count taken seriously; products of two still fit into 64 bits.
+const MAX_SIZE: usize = u32::MAX as usize;
+const MAX_LAYERS: usize = 1 << 16;
+
+/// The shape of a decoder, from `config.json` or from a GGUF file's metadata, validated.
+///
+/// Names are those of `config.json`, shortened where the field's own word is long.
+#[derive(Debug, Clone, PartialEq)]
+pub struct ModelConfig {
+    /// The architecture's registered name, such as `LlamaForCausalLM`.
+    pub architecture: String,
+    /// Width of the residual stream.
+    pub hidden_size: usize,
+    /// Width inside the MLP.
+    pub intermediate_size: usize,
+    /// Decoder layers.
+    pub num_layers: usize,
+    /// Query heads.
+    pub num_heads: usize,
+    /// Key and value heads; divides `num_heads`.
+    pub num_kv_heads: usize,
+    /// Width of a head; even.
+    pub head_dim: usize,
+    /// Rows of the embedding, which may be more than the tokenizer has tokens.
+    pub vocab_size: usize,
+    /// The longest context the model was made for, in tokens.
+    pub max_position_embeddings: usize,
+    /// Added under the root of every RMS norm.
+    pub rms_norm_eps: f32,
+    /// Rotary position embedding.
+    pub rope: RopeConfig,
+    /// Activation of the MLP, such as `silu`.
+    pub hidden_act: String,
+    /// Whether the output head is the embedding.
+    pub tie_word_embeddings: bool,
+    /// Whether the q, k and v projections have biases.
+    pub qkv_bias: bool,
+    /// Whether the projection after attention has a bias.
+    pub output_bias: bool,
+    /// Whether the MLP's projections have biases.
+    pub mlp_bias: bool,
+    /// Layers that see a window of the context only.
+    pub sliding_window: Option<SlidingWindow>,
+    /// Put in front of a text, by tokenizers that do so.
+    pub bos_token_id: Option<u32>,
+    /// Ids that end a text, as the model's own configuration lists them.
+    pub eos_token_ids: Vec<u32>,
+    /// What the weights were saved in, where that is one dtype.
+    pub dtype: Option<DType>,
+    /// The whole `config.json`, for fields that only one architecture knows; empty for a GGUF file.
+    pub raw: serde_json::Map<String, serde_json::Value>,
+}
+
+/// Attention that reaches back a fixed number of tokens, in some layers.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct SlidingWindow {
+    /// Tokens a position sees, itself included.
+    pub num_tokens: usize,
+    /// For each layer, whether it is limited.
+    pub layers: Vec<bool>,
+}
+
+impl ModelConfig {
+    /// The window of one layer; `None` where it sees everything.
+    pub fn window(&self, layer: usize) -> Option<usize> {
+        let window = self.sliding_window.as_ref()?;
+        window.layers.get(layer).copied().unwrap_or(false).then_some(window.num_tokens)
+    }
+
+    /// Columns of q: all heads side by side.
+    pub fn q_size(&self) -> usize {
+        self.num_heads * self.head_dim
+    }
+
+    /// Columns of k, and of v.
+    pub fn kv_size(&self) -> usize {
+        self.num_kv_heads * self.head_dim
+    }
+
+    /// Checks what every decoder needs, so that nothing below divides by zero or overflows.
+    ///
+    /// # Errors
+    /// A [`ConfigError`] naming the field.
+    pub fn validate(&self) -> Result<(), ConfigError> {
+        let sizes = [
+            ("hidden_size", self.hidden_size),
+            ("intermediate_size", self.intermediate_size),
+            ("num_attention_heads", self.num_heads),
+            ("num_key_value_heads", self.num_kv_heads),
+            ("head_dim", self.head_dim),
+            ("vocab_size", self.vocab_size),
+            ("max_position_embeddings", self.max_position_embeddings),
+        ];
+        for (field, given) in sizes {
+            in_range(field, given, MAX_SIZE)?;
+        }
+        in_range("num_hidden_layers", self.num_layers, MAX_LAYERS)?;
+        in_range("num_attention_heads * head_dim", self.num_heads.saturating_mul(self.head_dim), MAX_SIZE)?;
+        if !self.num_heads.is_multiple_of(self.num_kv_heads) {
+            return Err(ConfigError::HeadsNotDivisible {
+                num_heads: self.num_heads,
+                num_kv_heads: self.num_kv_heads,
+            });
+        }
+        if !self.head_dim.is_multiple_of(2) {
+            return Err(ConfigError::OddHeadDim { given: self.head_dim });
+        }
+        if !(self.rms_norm_eps.is_finite() && self.rms_norm_eps >= 0.0) {
+            return Err(ConfigError::number(
+                "rms_norm_eps",
+                "a finite number of at least 0",
+                self.rms_norm_eps,
+            ));
+        }
+        self.rope.validate(self.head_dim)?;
+        self.check_token_ids()
+    }
+
+    fn check_token_ids(&self) -> Result<(), ConfigError> {
+        let bos = self.bos_token_id.map(|id| ("bos_token_id", id));
+        let eos = self.eos_token_ids.iter().map(|&id| ("eos_token_id", id));
+        match bos.into_iter().chain(eos).find(|&(_, id)| id as usize >= self.vocab_size) {
+            Some((field, given)) => Err(ConfigError::TokenId { field, given, vocab_size: self.vocab_size }),
+            None => Ok(()),
+        }
+    }
+}
+
+fn in_range(field: &'static str, given: usize, max: usize) -> Result<(), ConfigError> {
+    if (1..=max).contains(&given) { Ok(()) } else { Err(ConfigError::Size { field, given, max }) }
+}
+
+/// A size divided by a count, where `config.json` may leave the result out.
+fn exact_quotient(size: usize, count: usize, field: &'static str) -> Result<usize, ConfigError> {
+    if count > 0 && size.is_multiple_of(count) {
+        Ok(size / count)
+    } else {
+        Err(ConfigError::NoHeadDim { field, hidden_size: size, num_heads: count })
+    }
+}

@@ -1,0 +1,159 @@
+//! What can go wrong between a path and a loaded model.
+
+use std::path::PathBuf;
+
+use crate::config::ConfigError;
+use crate::gguf::GgufError;
+use crate::safetensors::{SafetensorsError, ShardError};
+use crate::tokenizer::TokenizerError;
+
+/// The result of this crate's functions.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Why a model cannot be used. The message says where; the cause, by `source`, says what.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A file cannot be opened, read or mapped.
+    #[error("cannot read {}", path.display())]
+    Io {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        #[source]
+        source: std::io::Error,
+    },
+    /// A file is no JSON of the right form.
+    #[error("{} is not valid json", path.display())]
+    Json {
+        /// The file.
+        path: PathBuf,
+        /// Where and why.
+        #[source]
+        source: serde_json::Error,
+    },
+    /// A path that is neither a GGUF file nor a model folder.
+    #[error("{} is not a model: expected a gguf file or a folder with config.json", path.display())]
+    NotAModel {
+        /// The path.
+        path: PathBuf,
+    },
+    /// A GGUF file is not sound.
+    #[error("{} is not a usable gguf file", path.display())]
+    Gguf {
+        /// The file.
+        path: PathBuf,
+        /// The field or tensor, and why.
+        #[source]
+        source: Box<GgufError>,
+    },
+    /// A safetensors file is not sound.
+    #[error("{} is not a usable safetensors file", path.display())]
+    Safetensors {
+        /// The file.
+        path: PathBuf,
+        /// The tensor, and why.
+        #[source]
+        source: Box<SafetensorsError>,
+    },
+    /// Shards do not fit their index.
+    #[error("{} does not fit the files beside it", path.display())]
+    Shards {
+        /// The index.
+        path: PathBuf,
+        /// The shard or tensor, and why.
+        #[source]
+        source: ShardError,
+    },
+    /// A folder without weights that can be read.
+    #[error("{} holds no weights: expected {} or {}", path.display(), expected[0], expected[1])]
+    NoWeights {
+        /// The folder.
+        path: PathBuf,
+        /// The files looked for.
+        expected: [&'static str; 2],
+    },
+    /// Two files hold the same tensor.
+    #[error("tensor {tensor} is in both {} and {}", first.display(), second.display())]
+    TensorTwice {
+        /// The tensor.
+        tensor: String,
+        /// One file.
+        first: PathBuf,
+        /// The other.
+        second: PathBuf,
+    },
+    /// A configuration is not sound.
+    #[error("{} does not describe a model that can be run", path.display())]
+    Config {
+        /// The file.
+        path: PathBuf,
+        /// The field, and why.
+        #[source]
+        source: ConfigError,
+    },
+    /// A tensor that the model needs is not there.
+    #[error("tensor {tensor} is missing in {}", path.display())]
+    MissingTensor {
+        /// The tensor.
+        tensor: String,
+        /// The file or folder.
+        path: PathBuf,
+    },
+    /// A tensor has another shape than the configuration says.
+    #[error("tensor {tensor} in {}: expected shape {expected:?}, given {given:?}", path.display())]
+    TensorShape {
+        /// The tensor.
+        tensor: String,
+        /// The file or folder.
+        path: PathBuf,
+        /// What the configuration needs.
+        expected: Vec<usize>,
+        /// What the file holds.
+        given: Vec<usize>,
+    },
+    /// A tensor has a dtype that cannot be used in its place.
+    #[error("tensor {tensor} in {}: dtype {given} cannot be used here, expected {expected}", path.display())]
+    TensorDType {
+        /// The tensor.
+        tensor: String,
+        /// The file or folder.
+        path: PathBuf,
+        /// What the file holds.
+        given: String,
+        /// What would work.
+        expected: String,
+    },
+    /// The tokenizer cannot be made.
+    #[error("{} holds no usable tokenizer", path.display())]
+    Tokenizer {
+        /// The file or folder.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: TokenizerError,
+    },
+    /// An architecture that nobody registered.
+    #[error("architecture {given} is not known; known are {}", known.join(", "))]
+    UnknownArchitecture {
+        /// The name in the configuration.
+        given: String,
+        /// The registered names, sorted.
+        known: Vec<String>,
+    },
+    /// The model needs something that its architecture's file here does not have.
+    #[error("{architecture}: {field} = {given} is not supported, expected {expected}")]
+    Unsupported {
+        /// The architecture.
+        architecture: String,
+        /// The field of the configuration.
+        field: &'static str,
+        /// Its value.
+        given: String,
+        /// What would work.
+        expected: &'static str,
+    },
+    /// The backend refused a weight or a step.
+    #[error("the backend failed")]
+    Kernels(#[from] quire_kernels::Error),
+}

@@ -1,0 +1,103 @@
+//! GGUF, version 2 and 3, little-endian: one file that holds metadata, tokenizer and tensors.
+//!
+//! ```text
+//! magic version tensor_count metadata_count | key type value ... | name dims type offset ... | pad | tensor bytes
+//! ```
+//!
+//! The layout is the one of the public specification (`ggml/docs/gguf.md`). Parsing works on a plain
+//! `&[u8]`, trusts no count and no offset in it, and copies keys and tensor names only: strings and
+//! arrays stay where they are until asked for, because a tokenizer's vocabulary is most of a header.
+
+mod cursor;
+mod error;
+mod header;
+mod metadata;
+mod tensor_type;
+
+use std::path::Path;
+use std::sync::Arc;
+
+use crate::error::{Error, Result};
+use crate::mmap::{MappedFile, TensorBytes};
+
+pub use error::GgufError;
+pub use header::{Header, TensorEntry};
+pub use metadata::{Array, Metadata, Value, ValueType};
+
+/// An opened GGUF file: its parsed header over its mapped bytes.
+#[derive(Debug)]
+pub struct Gguf {
+    file: Arc<MappedFile>,
+    header: Header,
+}
+
+impl Gguf {
+    /// Maps `path` and checks its whole header against the file's length.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if it cannot be read, [`Error::Gguf`] naming field or tensor if it is not sound.
+    pub fn open(path: &Path) -> Result<Self> {
+        let file = MappedFile::open(path)?;
+        let header = Header::parse(&file)
+            .map_err(|source| Error::Gguf { path: path.to_owned(), source: Box::new(source) })?;
+        Ok(Self { file, header })
+    }
+
+    /// Where the file lies.
+    pub fn path(&self) -> &Path {
+        self.file.path()
+    }
+
+    /// The metadata, readable in place.
+    pub fn metadata(&self) -> Metadata<'_> {
+        self.header.metadata(&self.file)
+    }
+
+    /// Every tensor, in the order of the file.
+    pub fn tensors(&self) -> &[TensorEntry] {
+        self.header.tensors()
+    }
+
+    /// The tensor of this (GGUF) name.
+    pub fn tensor(&self, name: &str) -> Option<&TensorEntry> {
+        self.header.tensor(name)
+    }
+
+    /// The bytes of one of this file's tensors.
+    pub fn bytes(&self, tensor: &TensorEntry) -> Option<TensorBytes> {
+        TensorBytes::mapped(&self.file, tensor.range())
+    }
+
+    /// Attaches this file's path to an error found in it.
+    pub(crate) fn error(&self, source: GgufError) -> Error {
+        Error::Gguf { path: self.path().to_owned(), source: Box::new(source) }
+    }
+}
+
+/// Whether `data` starts like a GGUF file; says nothing about the rest.
+pub fn has_magic(data: &[u8]) -> bool {
+    data.starts_with(header::MAGIC)
+}
+
+/// The body of a fuzz target: reads `data` as a GGUF file and everything that can be asked of one.
+/// It must return, whatever the bytes are.
+pub fn fuzz(data: &[u8]) {
+    let Ok(header) = Header::parse(data) else { return };
+    let metadata = header.metadata(data);
+    for key in metadata.keys() {
+        let _ = metadata.string(key);
+        let _ = metadata.unsigned(key);
+        let _ = metadata.float(key);
+        let _ = metadata.boolean(key);
+        if let Ok(Some(strings)) = metadata.strings(key) {
+            strings.take_while(|s| s.is_ok()).for_each(drop);
+        }
+        if let Ok(Some(integers)) = metadata.integers(key) {
+            integers.for_each(drop);
+        }
+    }
+    for tensor in header.tensors() {
+        assert!(data.get(tensor.range()).is_some(), "a parsed tensor lies inside the file");
+        assert!(header.tensor(tensor.name()).is_some(), "a parsed tensor is found by its name");
+    }
+}

@@ -1,0 +1,185 @@
+//! Text to token ids and back, and where a model keeps what it takes.
+
+mod error;
+mod gguf;
+mod hf;
+mod pre_tokenizer;
+mod template;
+
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::sync::OnceLock;
+
+use crate::checkpoint::Checkpoint;
+use crate::error::{Error, Result};
+use crate::gguf::Gguf;
+
+pub use error::TokenizerError;
+pub use template::ChatTemplates;
+
+/// A tokenizer with what its model says about special tokens.
+#[derive(Debug)]
+pub struct Tokenizer {
+    inner: tokenizers::Tokenizer,
+    /// The same, blind for special tokens in a text; made when first needed.
+    blind: OnceLock<Box<tokenizers::Tokenizer>>,
+    named: NamedTokens,
+    eos_token_ids: BTreeSet<u32>,
+}
+
+/// The special tokens that have a role, as text: what a chat template refers to.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct NamedTokens {
+    /// Begins a text.
+    pub bos: Option<String>,
+    /// Ends a text.
+    pub eos: Option<String>,
+    /// Fills a batch; never computed with here.
+    pub pad: Option<String>,
+    /// Stands for what the vocabulary lacks.
+    pub unk: Option<String>,
+}
+
+/// What special tokens written in a text are read as.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum SpecialTokens {
+    /// As what they stand for: a rendered chat template needs this.
+    #[default]
+    Recognized,
+    /// As the characters they are written with: what text that is not trusted should get, so that nobody
+    /// ends their own turn and speaks as the system.
+    AsText,
+}
+
+/// How a text is encoded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct EncodeOptions {
+    /// Whether the model's own frame (such as a BOS token in front) is put around the text. A rendered
+    /// chat template holds it already.
+    pub add_special_tokens: bool,
+    /// What special tokens written in the text are read as.
+    pub special_tokens: SpecialTokens,
+}
+
+impl Default for EncodeOptions {
+    fn default() -> Self {
+        Self { add_special_tokens: true, special_tokens: SpecialTokens::Recognized }
+    }
+}
+
+impl Tokenizer {
+    /// Opens the tokenizer of a model: a GGUF file, a folder with `tokenizer.json`, or that file itself.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`] if there is none or it cannot be used.
+    pub fn open(path: &Path) -> Result<Self> {
+        if path.is_dir() {
+            return hf::open_folder(path);
+        }
+        if path.extension().is_some_and(|end| end == "json") {
+            return hf::open_file(path);
+        }
+        gguf::open(&Gguf::open(path)?)
+    }
+
+    pub(crate) fn new(inner: tokenizers::Tokenizer, named: NamedTokens) -> Self {
+        let eos_token_ids = named.eos.iter().filter_map(|text| inner.token_to_id(text)).collect();
+        Self { inner, blind: OnceLock::new(), named, eos_token_ids }
+    }
+
+    /// The ids of a text.
+    ///
+    /// # Errors
+    /// [`TokenizerError::Encode`] where the tokenizer has no id for a part of it.
+    pub fn encode(&self, text: &str, options: EncodeOptions) -> Result<Vec<u32>, TokenizerError> {
+        let tokenizer = match options.special_tokens {
+            SpecialTokens::Recognized => &self.inner,
+            SpecialTokens::AsText => self.blind(),
+        };
+        let encoding =
+            tokenizer.encode_fast(text, options.add_special_tokens).map_err(TokenizerError::Encode)?;
+        Ok(encoding.get_ids().to_vec())
+    }
+
+    /// The text of `ids`, special tokens included.
+    ///
+    /// # Errors
+    /// [`TokenizerError::Decode`] where the tokenizer cannot put them together.
+    pub fn decode(&self, ids: &[u32]) -> Result<String, TokenizerError> {
+        self.inner.decode(ids, false).map_err(TokenizerError::Decode)
+    }
+
+    /// The text of `ids` without special tokens.
+    ///
+    /// # Errors
+    /// As [`Tokenizer::decode`].
+    pub fn decode_plain(&self, ids: &[u32]) -> Result<String, TokenizerError> {
+        self.inner.decode(ids, true).map_err(TokenizerError::Decode)
+    }
+
+    /// The tokenizer itself, for decoding a stream or compiling a grammar.
+    pub fn inner(&self) -> &tokenizers::Tokenizer {
+        &self.inner
+    }
+
+    /// Tokens, added ones included. The model's embedding may have more rows.
+    pub fn vocab_size(&self) -> usize {
+        self.inner.get_vocab_size(true)
+    }
+
+    /// The special tokens that have a role.
+    pub fn named_tokens(&self) -> &NamedTokens {
+        &self.named
+    }
+
+    /// Ids that end a text, as the tokenizer's files say. They join those of
+    /// [`Checkpoint::eos_token_ids`].
+    pub fn eos_token_ids(&self) -> &BTreeSet<u32> {
+        &self.eos_token_ids
+    }
+
+    /// Whether a token is special: hidden from text that skips those.
+    pub fn is_special(&self, id: u32) -> bool {
+        self.inner
+            .get_added_vocabulary()
+            .get_added_tokens_decoder()
+            .get(&id)
+            .is_some_and(|token| token.special)
+    }
+
+    fn blind(&self) -> &tokenizers::Tokenizer {
+        self.blind.get_or_init(|| {
+            let mut blind = self.inner.clone();
+            blind.set_encode_special_tokens(true);
+            Box::new(blind)
+        })
+    }
+}
+
+impl Checkpoint {
+    /// The model's tokenizer.
+    ///
+    /// # Errors
+    /// [`Error::Tokenizer`] if it has none or it cannot be used.
+    pub fn tokenizer(&self) -> Result<Tokenizer> {
+        match self.gguf() {
+            Some(file) => gguf::open(file),
+            None => Tokenizer::open(self.path()),
+        }
+    }
+
+    /// The model's chat templates; empty where it has none.
+    ///
+    /// # Errors
+    /// [`Error::Json`] or [`Error::Gguf`] where a file that would hold one cannot be read.
+    pub fn chat_templates(&self) -> Result<ChatTemplates> {
+        match self.gguf() {
+            Some(file) => ChatTemplates::from_gguf(file),
+            None => ChatTemplates::from_folder(self.path()),
+        }
+    }
+}
+
+fn refuse(path: &Path, source: TokenizerError) -> Error {
+    Error::Tokenizer { path: path.to_owned(), source }
+}

@@ -1,0 +1,80 @@
+//! Where a model keeps its chat templates. They are text here; who renders them knows the language.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+
+use serde_json::{Map, Value};
+
+use crate::error::{Error, Result};
+use crate::gguf::Gguf;
+use crate::json;
+
+const FILE: &str = "chat_template.jinja";
+const CONFIG: &str = "tokenizer_config.json";
+const KEY: &str = "tokenizer.chat_template";
+
+/// The chat templates of a model, by name; the one that is meant where nobody names one is `default`.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ChatTemplates {
+    by_name: BTreeMap<String, String>,
+}
+
+impl ChatTemplates {
+    /// The template to use where nobody names one.
+    pub fn default_template(&self) -> Option<&str> {
+        self.named("default")
+    }
+
+    /// A template by name, such as `tool_use`.
+    pub fn named(&self, name: &str) -> Option<&str> {
+        self.by_name.get(name).map(String::as_str)
+    }
+
+    /// All names, sorted.
+    pub fn names(&self) -> impl Iterator<Item = &str> {
+        self.by_name.keys().map(String::as_str)
+    }
+
+    /// Those of a folder: `tokenizer_config.json` holds one or a named list; `chat_template.jinja`, the
+    /// newer place, goes before its default.
+    pub(super) fn from_folder(folder: &Path) -> Result<Self> {
+        let config: Map<String, Value> = json::read_if_there(&folder.join(CONFIG))?.unwrap_or_default();
+        let mut by_name = BTreeMap::new();
+        match config.get("chat_template") {
+            Some(Value::String(template)) => {
+                by_name.insert("default".to_owned(), template.clone());
+            }
+            Some(Value::Array(templates)) => by_name.extend(templates.iter().filter_map(named_template)),
+            _ => {}
+        }
+        let path = folder.join(FILE);
+        if path.exists() {
+            let template = std::fs::read_to_string(&path).map_err(|source| Error::Io { path, source })?;
+            by_name.insert("default".to_owned(), template);
+        }
+        Ok(Self { by_name })
+    }
+
+    /// Those of a GGUF file: `tokenizer.chat_template`, and `tokenizer.chat_template.NAME` for others.
+    pub(super) fn from_gguf(file: &Gguf) -> Result<Self> {
+        let metadata = file.metadata();
+        let mut by_name = BTreeMap::new();
+        for key in metadata.keys().filter(|key| key.starts_with(KEY)) {
+            let name = match key[KEY.len()..].strip_prefix('.') {
+                Some(name) => name,
+                None if key.len() == KEY.len() => "default",
+                // `tokenizer.chat_templates` is the list of the names.
+                None => continue,
+            };
+            if let Some(template) = metadata.string(key).map_err(|source| file.error(source))? {
+                by_name.insert(name.to_owned(), template.to_owned());
+            }
+        }
+        Ok(Self { by_name })
+    }
+}
+
+fn named_template(entry: &Value) -> Option<(String, String)> {
+    let field = |name: &str| entry.get(name)?.as_str().map(str::to_owned);
+    Some((field("name")?, field("template")?))
+}
