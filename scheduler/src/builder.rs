@@ -1,0 +1,318 @@
+//! The checked builder of a step: the only way a policy acts.
+
+use quire_kvcache::{BlockCopy, Growth, StepId};
+
+use crate::ids::{SeqId, Time};
+use crate::plan::{InputToken, PlannedRow, ReplacedBlock, RowKind, StepPlan};
+use crate::policy::PreemptionMode;
+use crate::queue::ClassHeads;
+use crate::refusal::Refusal;
+use crate::running::{Only, Running};
+use crate::sequence::{SeqStatus, Sequence, SequenceView};
+use crate::state::State;
+
+/// Builds the plan of one step. Every request is checked first and carried out then: a refusal leaves nothing half
+/// done, and says why. The first refusal for want of blocks of a running sequence is remembered.
+pub struct StepBuilder<'a> {
+    state: &'a mut State,
+    now: Time,
+    token_budget: u32,
+    rows: Vec<PlannedRow>,
+    copies: Vec<BlockCopy>,
+    is_short_of_blocks: bool,
+}
+
+impl<'a> StepBuilder<'a> {
+    pub(crate) fn new(state: &'a mut State, now: Time) -> Self {
+        let token_budget = state.config.max_num_batched_tokens;
+        Self { state, now, token_budget, rows: Vec::new(), copies: Vec::new(), is_short_of_blocks: false }
+    }
+
+    /// The time the step is planned at.
+    pub fn now(&self) -> Time {
+        self.now
+    }
+
+    /// The step being planned.
+    pub fn step(&self) -> StepId {
+        self.state.next_step
+    }
+
+    /// Tokens that can still be granted.
+    pub fn token_budget(&self) -> u32 {
+        self.token_budget
+    }
+
+    /// Rows planned so far.
+    pub fn num_rows(&self) -> usize {
+        self.rows.len()
+    }
+
+    /// Whether a running sequence has been refused for want of blocks in this step.
+    pub fn is_short_of_blocks(&self) -> bool {
+        self.is_short_of_blocks
+    }
+
+    /// An unfinished sequence.
+    pub fn seq(&self, seq: SeqId) -> Option<SequenceView<'_>> {
+        self.state.sequences.get(seq).map(SequenceView)
+    }
+
+    /// The running sequences, in the order of ranks.
+    pub fn running(&self) -> Running<'_> {
+        self.view(Only::All)
+    }
+
+    /// The running sequence at a place in the order of ranks.
+    pub fn running_at(&self, place: usize) -> Option<SequenceView<'_>> {
+        self.seq(self.state.running.get(place)?)
+    }
+
+    /// The running sequences that may give way to `needy`: not planned in this step, not the oldest, and ranking after
+    /// `needy`, unless that is the oldest itself.
+    pub fn victims_for(&self, needy: SeqId) -> Running<'_> {
+        let needy_rank = self.state.sequences.get(needy).map_or_else(Default::default, |seq| seq.rank);
+        let oldest = self.state.running.oldest().unwrap_or(needy);
+        self.view(Only::Victims { needy, needy_rank, oldest, schedule: self.state.schedule })
+    }
+
+    /// The first waiting sequence of every class.
+    pub fn heads(&self) -> ClassHeads<'_> {
+        ClassHeads { waiting: &self.state.waiting, sequences: &self.state.sequences }
+    }
+
+    /// Lets a waiting sequence run: it gets blocks for all its known tokens at once, less those the prefix cache has.
+    /// It computes nothing before it is granted tokens.
+    ///
+    /// # Errors
+    /// A [`Refusal`], and nothing has changed.
+    pub fn admit(&mut self, seq: SeqId) -> Result<(), Refusal> {
+        let outcome = self.try_admit(seq);
+        self.note(seq, outcome)
+    }
+
+    /// Lets a running sequence compute up to `at_most` of its remaining tokens; fewer if the budget or
+    /// `max_prefill_chunk` says so. Returns how many.
+    ///
+    /// # Errors
+    /// A [`Refusal`], and nothing has changed.
+    pub fn grant(&mut self, seq: SeqId, at_most: u32) -> Result<u32, Refusal> {
+        let outcome = self.try_grant(seq, at_most);
+        self.is_short_of_blocks |= matches!(outcome, Err(Refusal::NoBlocks(_)));
+        self.note(seq, outcome)
+    }
+
+    /// Makes a running sequence give up its blocks and wait again, in its old place.
+    ///
+    /// # Errors
+    /// A [`Refusal`], and nothing has changed.
+    pub fn preempt(&mut self, seq: SeqId, mode: PreemptionMode) -> Result<(), Refusal> {
+        if mode == PreemptionMode::Swap {
+            return Err(Refusal::SwapNotBuilt);
+        }
+        let victim = self.running_seq(seq)?;
+        let num_blocks = victim.table.num_blocks();
+        if self.state.running.oldest() == Some(seq) {
+            return Err(Refusal::Oldest);
+        }
+        self.state.preempt(seq);
+        let step = self.step();
+        self.state.observe(seq, |observer, seq| observer.preempted(step, seq, num_blocks));
+        Ok(())
+    }
+
+    /// Brings a swapped sequence back.
+    ///
+    /// # Errors
+    /// Always [`Refusal::SwapNotBuilt`] in this version.
+    pub fn swap_in(&mut self, seq: SeqId) -> Result<(), Refusal> {
+        let _ = seq;
+        Err(Refusal::SwapNotBuilt)
+    }
+
+    /// Serves the oldest running sequence, whoever has to give way, or else the first that waits: what every step may
+    /// fall back on, and why every sequence ends.
+    pub(crate) fn serve_oldest(&mut self) {
+        let Some(oldest) = self.state.running.oldest() else {
+            let head = self.heads().first().map(|head| head.id());
+            if let Some(head) = head.filter(|head| self.admit(*head).is_ok()) {
+                let _ = self.grant(head, u32::MAX);
+            }
+            return;
+        };
+        while let Err(Refusal::NoBlocks(short)) = self.grant(oldest, u32::MAX) {
+            let victim = self.victims_for(oldest).iter().next_back().map(|victim| victim.id());
+            let Some(victim) = victim.filter(|_| short.need > short.available + short.retiring) else {
+                return;
+            };
+            if self.preempt(victim, PreemptionMode::Recompute).is_err() {
+                return;
+            }
+        }
+    }
+
+    /// The plan, if there is anything to compute.
+    pub(crate) fn finish(self) -> Option<StepPlan> {
+        let Self { state, rows, copies, .. } = self;
+        if rows.is_empty() {
+            return None;
+        }
+        let plan = StepPlan {
+            step: state.next_step,
+            num_tokens: rows.iter().map(|row| row.num_tokens).sum(),
+            preempted: std::mem::take(&mut state.preempted),
+            released: std::mem::take(&mut state.released),
+            rows,
+            copies,
+        };
+        state.open(&plan);
+        Some(plan)
+    }
+
+    fn try_admit(&mut self, id: SeqId) -> Result<(), Refusal> {
+        let schedule = self.state.schedule;
+        let headroom = self.headroom(id);
+        let seq = self.state.sequences.get_mut(id).ok_or(Refusal::Unknown)?;
+        if seq.status != SeqStatus::Waiting {
+            return Err(Refusal::NotWaiting);
+        }
+        if seq.planned_in == schedule {
+            return Err(Refusal::AlreadyPlanned);
+        }
+        let limit = self.state.config.max_num_seqs;
+        if self.state.running.len() >= limit as usize {
+            return Err(Refusal::SeqLimit { limit });
+        }
+        let need = if self.state.config.enable_chunked_prefill { 1 } else { seq.num_tokens() };
+        if need > self.token_budget {
+            return Err(Refusal::TokenBudget { need, left: self.token_budget });
+        }
+        let admit = self.state.cache.admit(&mut seq.table, &seq.tokens, &seq.hashes, headroom);
+        let num_cached_tokens = admit.map_err(Refusal::NoBlocks)?.commit();
+        self.state.waiting.remove(seq);
+        seq.status = SeqStatus::Running;
+        seq.num_computed_tokens = num_cached_tokens;
+        seq.last_served = schedule;
+        if seq.first_admitted.is_none() {
+            (seq.first_admitted, seq.num_cached_tokens) = (Some(self.now), num_cached_tokens);
+        }
+        self.state.running.insert(seq);
+        let step = self.step();
+        self.state.observe(id, |observer, seq| observer.allocated(step, seq, num_cached_tokens));
+        Ok(())
+    }
+
+    /// Blocks that admission leaves to those that run. One that has given way once leaves them a block each as well;
+    /// one that has given way twice comes back when all can run to their ends: so preemptions do not go on for ever.
+    fn headroom(&self, id: SeqId) -> u32 {
+        let State { running, sequences, cache, .. } = &*self.state;
+        let Some(seq) = sequences.get(id).filter(|_| !running.is_empty()) else { return 0 };
+        let capacity = cache.capacity();
+        let growth = |seq: &Sequence| {
+            let worst_case = capacity.blocks_for(seq.worst_case_tokens());
+            worst_case.saturating_sub(seq.table.num_blocks())
+        };
+        let wanted = match seq.num_preemptions {
+            0 => 0,
+            1 => running.len() as u32,
+            _ => {
+                let all = running.ids().filter_map(|id| sequences.get(id)).map(growth);
+                let own = growth(seq).saturating_sub(capacity.blocks_for(seq.num_tokens() + 1));
+                all.fold(own, u32::saturating_add)
+            }
+        };
+        wanted.max(capacity.watermark_blocks).min(capacity.num_blocks)
+    }
+
+    fn try_grant(&mut self, id: SeqId, at_most: u32) -> Result<u32, Refusal> {
+        let seq = self.running_seq(id)?;
+        let num_tokens = self.chunk(seq.num_remaining_tokens(), at_most)?;
+        let (step, schedule, row) = (self.step(), self.state.schedule, self.rows.len() as u32);
+        let seq = self.state.sequences.get_mut(id).ok_or(Refusal::Unknown)?;
+        let start = seq.next_position();
+        let reserved = self.state.cache.reserve(&mut seq.table, start..start + num_tokens);
+        let growth = reserved.map_err(Refusal::NoBlocks)?.commit(step);
+        self.copies.extend(growth.copies.iter().map(|copy| copy.copy));
+        self.rows.push(plan_row(seq, num_tokens, &growth));
+        self.token_budget -= num_tokens;
+        seq.advance(num_tokens, step, row);
+        (seq.planned_in, seq.last_served) = (schedule, schedule);
+        let row = self.rows.last().expect("a row was just pushed");
+        self.state.observe(id, |observer, seq| observer.scheduled(step, seq, row));
+        Ok(num_tokens)
+    }
+
+    /// How many tokens a grant is of.
+    fn chunk(&self, num_remaining_tokens: u32, at_most: u32) -> Result<u32, Refusal> {
+        let config = &self.state.config;
+        if at_most == 0 {
+            return Err(Refusal::NoTokens);
+        }
+        if num_remaining_tokens == 0 {
+            return Err(Refusal::AwaitsCommit);
+        }
+        let left = self.token_budget.min(at_most);
+        let need = if config.enable_chunked_prefill { 1 } else { num_remaining_tokens };
+        if need > left {
+            return Err(Refusal::TokenBudget { need, left });
+        }
+        Ok(num_remaining_tokens.min(left).min(config.max_prefill_chunk.unwrap_or(u32::MAX)))
+    }
+
+    /// A running sequence on which nothing has been decided in this step.
+    fn running_seq(&self, id: SeqId) -> Result<&Sequence, Refusal> {
+        let seq = self.state.sequences.get(id).ok_or(Refusal::Unknown)?;
+        match seq.status {
+            SeqStatus::Running if seq.planned_in == self.state.schedule => Err(Refusal::AlreadyPlanned),
+            SeqStatus::Running => Ok(seq),
+            _ => Err(Refusal::NotRunning),
+        }
+    }
+
+    fn note<T>(&mut self, id: SeqId, outcome: Result<T, Refusal>) -> Result<T, Refusal> {
+        let refusal = outcome.as_ref().err().copied();
+        if let Some(seq) = self.state.sequences.get_mut(id) {
+            seq.refusal = refusal;
+        }
+        if let Some(refusal) = refusal {
+            let step = self.step();
+            self.state.observe(id, |observer, seq| observer.refused(step, seq, refusal));
+        }
+        outcome
+    }
+
+    fn view(&self, only: Only) -> Running<'_> {
+        Running { set: &self.state.running, sequences: &self.state.sequences, only }
+    }
+}
+
+/// The row of a sequence whose table has grown for it.
+fn plan_row(seq: &mut Sequence, num_tokens: u32, growth: &Growth) -> PlannedRow {
+    let kind = match (seq.on_device, seq.num_preemptions) {
+        (true, _) => RowKind::Continuing,
+        (false, 0) => RowKind::New,
+        (false, _) => RowKind::Resumed,
+    };
+    let replaced = growth.copies.iter().filter(|copy| (copy.table_idx as usize) < seq.num_sent_blocks);
+    let start = seq.next_position();
+    let input = match seq.last_sampled {
+        Some((step, row)) if start >= seq.num_tokens() => InputToken::Sampled { step, row },
+        _ => InputToken::Known,
+    };
+    let row = PlannedRow {
+        seq: seq.id,
+        epoch: seq.epoch,
+        kind,
+        start,
+        num_tokens,
+        num_draft_tokens: 0,
+        input,
+        samples: num_tokens == seq.num_remaining_tokens(),
+        new_blocks: seq.table.blocks()[seq.num_sent_blocks..].to_vec(),
+        replaced_blocks: replaced
+            .map(|copy| ReplacedBlock { table_idx: copy.table_idx, block: copy.copy.dst })
+            .collect(),
+    };
+    (seq.num_sent_blocks, seq.on_device) = (seq.table.blocks().len(), true);
+    row
+}

@@ -1,0 +1,50 @@
+//! Why something did not happen.
+
+use quire_kvcache::NoBlocks;
+
+/// Why the step builder refused. Nothing has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Refusal {
+    /// The pool has not enough blocks now.
+    #[error("{0}")]
+    NoBlocks(NoBlocks),
+    /// The step's tokens are spent.
+    #[error("{need} tokens wanted, {left} left of the token budget")]
+    TokenBudget {
+        /// The least that was wanted.
+        need: u32,
+        /// What is left.
+        left: u32,
+    },
+    /// `max_num_seqs` sequences run already.
+    #[error("{limit} sequences run, which is max_num_seqs")]
+    SeqLimit {
+        /// The limit.
+        limit: u32,
+    },
+    /// The sequence has been granted tokens, or was preempted, in this very step.
+    #[error("already planned in this step")]
+    AlreadyPlanned,
+    /// All it may generate is in open steps.
+    #[error("waits for the commit of an open step")]
+    AwaitsCommit,
+    /// The sequence has come in first: it is never a victim, so that at least one can always finish.
+    #[error("the oldest running sequence is never preempted")]
+    Oldest,
+    /// No tokens were asked for.
+    #[error("a grant is of at least one token")]
+    NoTokens,
+    /// The sequence is not waiting.
+    #[error("not waiting")]
+    NotWaiting,
+    /// The sequence is not running.
+    #[error("not running")]
+    NotRunning,
+    /// No unfinished sequence has this id.
+    #[error("unknown sequence")]
+    Unknown,
+    /// Swapping is not built; preempt by recompute.
+    #[error("swap is not built")]
+    SwapNotBuilt,
+}

@@ -1,0 +1,148 @@
+//! What the scheduler keeps, and the transitions of a sequence that change more than one part of it.
+
+use std::collections::VecDeque;
+
+use quire_kvcache::{KvCacheManager, StepId};
+
+use crate::config::SchedulerConfig;
+use crate::ids::{Epoch, SeqId};
+use crate::observer::StepObserver;
+use crate::plan::{PlannedRow, StepPlan};
+use crate::queue::Waiting;
+use crate::running::RunningSet;
+use crate::sequence::{FinishReason, SeqStatus, Sequence, SequenceView};
+use crate::slots::Sequences;
+
+/// A step that has been planned and not committed.
+#[derive(Debug)]
+pub(crate) struct OpenStep {
+    pub(crate) id: StepId,
+    pub(crate) rows: Vec<OpenRow>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OpenRow {
+    pub(crate) seq: SeqId,
+    pub(crate) epoch: Epoch,
+    pub(crate) num_tokens: u32,
+    pub(crate) samples: bool,
+}
+
+/// Counts since the start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) struct Counters {
+    pub(crate) num_steps: u64,
+    pub(crate) num_scheduled_tokens: u64,
+    pub(crate) num_preemptions: u64,
+}
+
+pub(crate) struct State {
+    pub(crate) config: SchedulerConfig,
+    pub(crate) cache: KvCacheManager,
+    pub(crate) sequences: Sequences,
+    pub(crate) waiting: Waiting,
+    pub(crate) running: RunningSet,
+    pub(crate) open: VecDeque<OpenStep>,
+    pub(crate) next_step: StepId,
+    /// The number of `schedule` calls: it tells what happened in the present one.
+    pub(crate) schedule: u64,
+    /// Since the last plan: see [`StepPlan`].
+    pub(crate) released: Vec<SeqId>,
+    pub(crate) preempted: Vec<SeqId>,
+    pub(crate) counters: Counters,
+    pub(crate) observers: Vec<Box<dyn StepObserver>>,
+}
+
+impl State {
+    pub(crate) fn is_open(&self, step: StepId) -> bool {
+        self.open.iter().any(|open| open.id == step)
+    }
+
+    pub(crate) fn observe(
+        &mut self,
+        id: SeqId,
+        mut tell: impl FnMut(&mut dyn StepObserver, SequenceView<'_>),
+    ) {
+        if let Some(seq) = self.sequences.get(id) {
+            self.observers.iter_mut().for_each(|observer| tell(observer.as_mut(), SequenceView(seq)));
+        }
+    }
+
+    /// Takes a running sequence's blocks and queues it again; its rank, and so its place, are kept.
+    pub(crate) fn preempt(&mut self, id: SeqId) {
+        self.give_up_device(id);
+        let seq = self.sequences.get_mut(id).expect("the caller has seen the sequence");
+        self.running.remove(seq);
+        seq.start_over();
+        (seq.status, seq.planned_in) = (SeqStatus::Waiting, self.schedule);
+        seq.num_preemptions += 1;
+        self.waiting.insert(seq);
+        self.preempted.push(id);
+        self.counters.num_preemptions += 1;
+    }
+
+    /// Ends a sequence, in whatever state it is.
+    pub(crate) fn end(&mut self, id: SeqId, reason: FinishReason) -> Option<Sequence> {
+        self.sequences.get(id)?;
+        self.give_up_device(id);
+        let mut seq = self.sequences.remove(id)?;
+        match seq.status {
+            SeqStatus::Waiting => self.waiting.remove(&seq),
+            SeqStatus::Running => self.running.remove(&seq),
+            SeqStatus::Swapped | SeqStatus::Finished(_) => {
+                unreachable!("no kept sequence is in such a state")
+            }
+        }
+        seq.status = SeqStatus::Finished(reason);
+        self.observers.iter_mut().for_each(|observer| observer.finished(SequenceView(&seq), reason));
+        Some(seq)
+    }
+
+    /// Gives up blocks and device row. Blocks that an open step may touch are retiring until its commit.
+    fn give_up_device(&mut self, id: SeqId) {
+        let Some(seq) = self.sequences.get_mut(id) else { return };
+        let (table, last_step) = (std::mem::take(&mut seq.table), seq.last_step);
+        if std::mem::take(&mut seq.on_device) {
+            self.released.push(id);
+        }
+        let until = last_step.filter(|step| self.is_open(*step));
+        self.cache.release(table, until);
+    }
+
+    /// Records a finished plan as open.
+    pub(crate) fn open(&mut self, plan: &StepPlan) {
+        let row = |row: &PlannedRow| OpenRow {
+            seq: row.seq,
+            epoch: row.epoch,
+            num_tokens: row.num_tokens,
+            samples: row.samples,
+        };
+        self.open.push_back(OpenStep { id: plan.step, rows: plan.rows.iter().map(row).collect() });
+        self.next_step = plan.step.next();
+        self.counters.num_steps += 1;
+        self.counters.num_scheduled_tokens += u64::from(plan.num_tokens);
+    }
+
+    /// All that a reader needs to see why a step could not be planned.
+    pub(crate) fn dump(&self) -> String {
+        use std::fmt::Write as _;
+        let mut dump = format!("config: {:?}\nblocks: {:?}\n", self.config, self.cache.usage());
+        let _ = writeln!(dump, "waiting: {}, running: {}", self.waiting.len(), self.running.len());
+        let listed =
+            self.sequences.iter().filter(|seq| seq.status == SeqStatus::Running || seq.refusal.is_some());
+        for seq in listed {
+            let _ = writeln!(
+                dump,
+                "seq {}: {:?}, {} tokens, {} computed, {} in flight, {} blocks, last refusal: {:?}",
+                seq.id,
+                seq.status,
+                seq.num_tokens(),
+                seq.num_computed_tokens,
+                seq.num_in_flight_tokens,
+                seq.table.num_blocks(),
+                seq.refusal
+            );
+        }
+        dump
+    }
+}
