@@ -1,5 +1,7 @@
 //! What an executor can fail at.
 
+use crate::RowId;
+
 /// A failure of a step or of a device.
 #[derive(Debug, Clone, thiserror::Error)]
 #[non_exhaustive]
@@ -12,6 +14,31 @@ pub enum ExecutorError {
         /// What happened.
         #[source]
         source: quire_kernels::Error,
+    },
+    /// The batch does not fit the rows that are there: a bug of whoever made it, caught before the device saw it.
+    #[error("step {step} is no step of these rows")]
+    Batch {
+        /// Number of the step.
+        step: u64,
+        /// What is wrong with it.
+        #[source]
+        source: BatchError,
+    },
+    /// The thread panicked while it ran a step; it lives on.
+    #[error("step {step} panicked: {message}")]
+    Panicked {
+        /// Number of the step.
+        step: u64,
+        /// What the panic said.
+        message: String,
+    },
+    /// A ticket was collected out of order.
+    #[error("step {given} was collected, {expected:?} is the oldest open one")]
+    OutOfOrder {
+        /// The step asked for.
+        given: u64,
+        /// The oldest open step; `None` where none is open.
+        expected: Option<u64>,
     },
     /// An earlier step failed, and this one with it.
     #[error("step {step} was dropped after an earlier step failed")]
@@ -38,5 +65,171 @@ pub enum ExecutorError {
     NotBuilt {
         /// What was asked for.
         what: &'static str,
+    },
+}
+
+/// Why a batch is refused before anything of it runs.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BatchError {
+    /// A step number that does not ascend.
+    #[error("step {given} after step {last}")]
+    StepOrder {
+        /// The last step.
+        last: u64,
+        /// This one.
+        given: u64,
+    },
+    /// A place past the last row.
+    #[error("row {} of {max_num_seqs}", row.0)]
+    RowRange {
+        /// The row.
+        row: RowId,
+        /// How many there are.
+        max_num_seqs: usize,
+    },
+    /// A row that was not added, or released already.
+    #[error("row {} holds no sequence", row.0)]
+    Vacant {
+        /// The row.
+        row: RowId,
+    },
+    /// A row that was added twice.
+    #[error("row {} holds a sequence already", row.0)]
+    Occupied {
+        /// The row.
+        row: RowId,
+    },
+    /// A row planned twice in one step.
+    #[error("row {} is planned twice", row.0)]
+    PlannedTwice {
+        /// The row.
+        row: RowId,
+    },
+    /// A plan for another life of the sequence.
+    #[error("row {} is at epoch {expected}, planned at {given}", row.0)]
+    Epoch {
+        /// The row.
+        row: RowId,
+        /// The epoch it was added with.
+        expected: u32,
+        /// The plan's.
+        given: u32,
+    },
+    /// More computed tokens than leave one to compute, or a prompt longer than the ids.
+    #[error("row {} has {num_tokens} tokens, {num_prompt_tokens} of them prompt, {num_computed_tokens} computed", row.0)]
+    Added {
+        /// The row.
+        row: RowId,
+        /// Its ids.
+        num_tokens: usize,
+        /// Those of the prompt.
+        num_prompt_tokens: u32,
+        /// Those in the cache.
+        num_computed_tokens: u32,
+    },
+    /// A token id outside of the vocabulary.
+    #[error("row {} holds token {token_id}, the vocabulary has {vocab_size}", row.0)]
+    TokenId {
+        /// The row.
+        row: RowId,
+        /// The id.
+        token_id: u32,
+        /// Ids are below it.
+        vocab_size: usize,
+    },
+    /// More log-probabilities than the memory was planned for.
+    #[error("row {} asks for {given} log-probabilities a token, at most {max_logprobs} were planned for", row.0)]
+    Logprobs {
+        /// The row.
+        row: RowId,
+        /// What it asks for.
+        given: u32,
+        /// The limit.
+        max_logprobs: u32,
+    },
+    /// No tokens, or more than the row has left.
+    #[error("row {} has {left} tokens to compute, planned {given}", row.0)]
+    RowTokens {
+        /// The row.
+        row: RowId,
+        /// What is left.
+        left: usize,
+        /// The plan's.
+        given: u32,
+    },
+    /// A sample before the last token of a row.
+    #[error("row {} samples with {left} tokens left to compute", row.0)]
+    SampleBeforeEnd {
+        /// The row.
+        row: RowId,
+        /// What is left after the step.
+        left: usize,
+    },
+    /// Guesses to verify.
+    #[error("row {} has {given} draft tokens: speculation is not built", row.0)]
+    DraftTokens {
+        /// The row.
+        row: RowId,
+        /// The plan's.
+        given: u32,
+    },
+    /// More tokens than a step may compute.
+    #[error("{given} tokens in a step of at most {max_num_batched_tokens}")]
+    StepTokens {
+        /// The limit.
+        max_num_batched_tokens: usize,
+        /// The batch's.
+        given: usize,
+    },
+    /// A row longer than a sequence may be.
+    #[error("row {} grows to {given} tokens of at most {max_model_len}", row.0)]
+    ModelLen {
+        /// The row.
+        row: RowId,
+        /// The limit.
+        max_model_len: usize,
+        /// What it would be.
+        given: usize,
+    },
+    /// Fewer blocks than the tokens need, or more than the longest sequence does.
+    #[error("row {} holds {given} blocks, needs {needed}, may have {max_blocks}", row.0)]
+    BlockTable {
+        /// The row.
+        row: RowId,
+        /// Blocks that the step's tokens need.
+        needed: usize,
+        /// The limit.
+        max_blocks: usize,
+        /// The table's length.
+        given: usize,
+    },
+    /// A block outside of the pool.
+    #[error("block {block} of {num_blocks}")]
+    BlockRange {
+        /// The block.
+        block: u32,
+        /// Blocks of the pool.
+        num_blocks: usize,
+    },
+    /// A write to a block that another row has in its table too (found by the scripted executor).
+    #[error("row {} writes block {block}, which {num_owners} rows hold", row.0)]
+    SharedWrite {
+        /// The row.
+        row: RowId,
+        /// The block.
+        block: u32,
+        /// How many rows hold it.
+        num_owners: u32,
+    },
+    /// A read of what was not written, or written for other tokens (found by the scripted executor).
+    #[error("row {} reads position {position} in block {block}, which holds something else", row.0)]
+    ForeignRead {
+        /// The row.
+        row: RowId,
+        /// Position in the sequence.
+        position: usize,
+        /// The block.
+        block: u32,
     },
 }

@@ -7,8 +7,10 @@ mod batch;
 mod error;
 mod executor;
 mod output;
+mod row;
+pub mod testing;
 
 pub use batch::{AddedRow, PlannedRow, RowId, RowSampling, StepBatch, TokenMasks};
-pub use error::ExecutorError;
+pub use error::{BatchError, ExecutorError};
 pub use executor::{DeviceCapacity, Executor, Ticket};
 pub use output::{RowOutput, StepOutput, TokenLogprobs};

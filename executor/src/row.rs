@@ -1,0 +1,320 @@
+//! The rows as the host knows them, and the checks that a batch passes before the device sees it.
+
+use crate::{AddedRow, BatchError, DeviceCapacity, PlannedRow, RowId, RowSampling, StepBatch};
+
+/// The host's side of a row.
+#[derive(Debug)]
+pub(crate) struct Row {
+    pub(crate) epoch: u32,
+    /// The ids that came with the row; dropped when all of them are computed.
+    known: Vec<u32>,
+    num_known: usize,
+    /// Tokens sampled since, of which the host has seen none, some or all.
+    num_sampled: usize,
+    pub(crate) num_prompt_tokens: usize,
+    pub(crate) num_computed: usize,
+    pub(crate) blocks: Vec<u32>,
+    pub(crate) sampling: RowSampling,
+}
+
+impl Row {
+    /// Tokens that the sequence has, those included that only the device knows.
+    pub(crate) fn num_tokens(&self) -> usize {
+        self.num_known + self.num_sampled
+    }
+
+    /// The id at `position`, where the host knows it.
+    pub(crate) fn known_id(&self, position: usize) -> Option<u32> {
+        self.known.get(position).copied()
+    }
+}
+
+/// What one row computes in a step, after the checks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct RowStep {
+    pub(crate) row: RowId,
+    pub(crate) epoch: u32,
+    /// Position of the first token computed.
+    pub(crate) start: usize,
+    pub(crate) num_tokens: usize,
+    pub(crate) sample: bool,
+    /// The input is the token sampled last, which lies on the device: then it is the only one.
+    pub(crate) from_device: bool,
+}
+
+impl RowStep {
+    /// One past the last position computed: where a sampled token will stand.
+    pub(crate) fn end(&self) -> usize {
+        self.start + self.num_tokens
+    }
+}
+
+/// All rows of a device.
+#[derive(Debug)]
+pub(crate) struct RowTable {
+    rows: Vec<Option<Row>>,
+    capacity: DeviceCapacity,
+    max_logprobs: u32,
+    last_step: Option<u64>,
+}
+
+impl RowTable {
+    pub(crate) fn new(capacity: DeviceCapacity, max_logprobs: u32) -> Self {
+        let rows = (0..capacity.max_num_seqs).map(|_| None).collect();
+        Self { rows, capacity, max_logprobs, last_step: None }
+    }
+
+    /// A row that is there.
+    pub(crate) fn get(&self, row: RowId) -> Result<&Row, BatchError> {
+        let slot = self.rows.get(row.0 as usize).ok_or_else(|| self.row_range(row))?;
+        slot.as_ref().ok_or(BatchError::Vacant { row })
+    }
+
+    /// Checks and applies the step's number, and that its copies stay in the pool.
+    pub(crate) fn begin(&mut self, batch: &StepBatch) -> Result<(), BatchError> {
+        if let Some(last) = self.last_step
+            && batch.step <= last
+        {
+            return Err(BatchError::StepOrder { last, given: batch.step });
+        }
+        self.last_step = Some(batch.step);
+        let (given, max_num_batched_tokens) = (batch.num_tokens(), self.capacity.max_num_batched_tokens);
+        if given > max_num_batched_tokens {
+            return Err(BatchError::StepTokens { max_num_batched_tokens, given });
+        }
+        batch.block_copies.iter().try_for_each(|&(from, to)| self.check_blocks(&[from, to]))
+    }
+
+    /// Drops a row.
+    pub(crate) fn release(&mut self, row: RowId) -> Result<Row, BatchError> {
+        let out_of_range = self.row_range(row);
+        let slot = self.rows.get_mut(row.0 as usize).ok_or(out_of_range)?;
+        slot.take().ok_or(BatchError::Vacant { row })
+    }
+
+    /// Takes a row in.
+    pub(crate) fn add(&mut self, added: AddedRow) -> Result<&Row, BatchError> {
+        self.check_added(&added)?;
+        let row = Row {
+            epoch: added.epoch,
+            num_known: added.token_ids.len(),
+            known: added.token_ids,
+            num_sampled: 0,
+            num_prompt_tokens: added.num_prompt_tokens as usize,
+            num_computed: added.num_computed_tokens as usize,
+            blocks: added.block_table,
+            sampling: added.sampling,
+        };
+        Ok(self.rows[added.row.0 as usize].insert(row))
+    }
+
+    /// Checks what the rows compute. They move on in [`advance`](Self::advance).
+    pub(crate) fn plan(&mut self, planned: &[PlannedRow]) -> Result<Vec<RowStep>, BatchError> {
+        let mut seen = vec![false; self.rows.len()];
+        planned
+            .iter()
+            .map(|plan| {
+                let step = self.plan_row(plan)?;
+                match std::mem::replace(&mut seen[plan.row.0 as usize], true) {
+                    true => Err(BatchError::PlannedTwice { row: plan.row }),
+                    false => Ok(step),
+                }
+            })
+            .collect()
+    }
+
+    /// The rows have computed their part of a step.
+    pub(crate) fn advance(&mut self, steps: &[RowStep]) {
+        for step in steps {
+            let row = self.rows[step.row.0 as usize].as_mut().expect("a planned row is there");
+            row.num_computed = step.end();
+            row.num_sampled += usize::from(step.sample);
+            if row.num_computed >= row.num_known {
+                row.known = Vec::new();
+            }
+        }
+    }
+
+    fn plan_row(&mut self, plan: &PlannedRow) -> Result<RowStep, BatchError> {
+        self.check_blocks(&plan.new_blocks)?;
+        self.check_plan(plan)?;
+        let (max_model_len, block_size) = (self.capacity.max_model_len, self.capacity.block_size);
+        let row = self.rows[plan.row.0 as usize].as_mut().expect("checked above");
+        row.blocks.extend_from_slice(&plan.new_blocks);
+        let end = row.num_computed + plan.num_tokens as usize;
+        let (needed, max_blocks) = (end.div_ceil(block_size), max_model_len.div_ceil(block_size));
+        let given = row.blocks.len();
+        if given < needed || given > max_blocks {
+            return Err(BatchError::BlockTable { row: plan.row, needed, max_blocks, given });
+        }
+        Ok(RowStep {
+            row: plan.row,
+            epoch: plan.epoch,
+            start: row.num_computed,
+            num_tokens: plan.num_tokens as usize,
+            sample: plan.sample,
+            from_device: row.num_computed >= row.num_known,
+        })
+    }
+
+    fn check_plan(&self, plan: &PlannedRow) -> Result<(), BatchError> {
+        let row = self.get(plan.row)?;
+        if row.epoch != plan.epoch {
+            return Err(BatchError::Epoch { row: plan.row, expected: row.epoch, given: plan.epoch });
+        }
+        if plan.num_draft_tokens != 0 {
+            return Err(BatchError::DraftTokens { row: plan.row, given: plan.num_draft_tokens });
+        }
+        let left = row.num_tokens() - row.num_computed;
+        let num_tokens = plan.num_tokens as usize;
+        if num_tokens == 0 || num_tokens > left {
+            return Err(BatchError::RowTokens { row: plan.row, left, given: plan.num_tokens });
+        }
+        if plan.sample && num_tokens < left {
+            return Err(BatchError::SampleBeforeEnd { row: plan.row, left: left - num_tokens });
+        }
+        let (given, max_model_len) = (row.num_computed + num_tokens, self.capacity.max_model_len);
+        match given > max_model_len {
+            true => Err(BatchError::ModelLen { row: plan.row, max_model_len, given }),
+            false => Ok(()),
+        }
+    }
+
+    fn check_added(&self, added: &AddedRow) -> Result<(), BatchError> {
+        let row = added.row;
+        match self.get(row) {
+            Ok(_) => return Err(BatchError::Occupied { row }),
+            Err(BatchError::Vacant { .. }) => {}
+            Err(error) => return Err(error),
+        }
+        let num_tokens = added.token_ids.len();
+        let (num_prompt_tokens, num_computed_tokens) = (added.num_prompt_tokens, added.num_computed_tokens);
+        if num_prompt_tokens as usize > num_tokens || num_computed_tokens as usize >= num_tokens {
+            return Err(BatchError::Added { row, num_tokens, num_prompt_tokens, num_computed_tokens });
+        }
+        self.check_sampling(row, &added.sampling)?;
+        self.check_ids(row, &added.token_ids)?;
+        self.check_blocks(&added.block_table)
+    }
+
+    fn check_sampling(&self, row: RowId, sampling: &RowSampling) -> Result<(), BatchError> {
+        let max_logprobs = self.max_logprobs;
+        let given = sampling.logprobs.max(sampling.prompt_logprobs).unwrap_or(0);
+        if given > max_logprobs {
+            return Err(BatchError::Logprobs { row, given, max_logprobs });
+        }
+        self.check_ids(row, &sampling.end_token_ids)?;
+        sampling.logit_bias.iter().try_for_each(|&(token, _)| self.check_ids(row, &[token]))
+    }
+
+    fn check_ids(&self, row: RowId, ids: &[u32]) -> Result<(), BatchError> {
+        let vocab_size = self.capacity.vocab_size;
+        match ids.iter().find(|&&id| id as usize >= vocab_size) {
+            Some(&token_id) => Err(BatchError::TokenId { row, token_id, vocab_size }),
+            None => Ok(()),
+        }
+    }
+
+    fn check_blocks(&self, blocks: &[u32]) -> Result<(), BatchError> {
+        let num_blocks = self.capacity.num_blocks;
+        match blocks.iter().find(|&&block| block as usize >= num_blocks) {
+            Some(&block) => Err(BatchError::BlockRange { block, num_blocks }),
+            None => Ok(()),
+        }
+    }
+
+    fn row_range(&self, row: RowId) -> BatchError {
+        BatchError::RowRange { row, max_num_seqs: self.rows.len() }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn table() -> RowTable {
+        let capacity = DeviceCapacity {
+            num_blocks: 4,
+            block_size: 4,
+            block_bytes: 0,
+            max_num_seqs: 2,
+            max_num_batched_tokens: 6,
+            max_model_len: 12,
+            vocab_size: 10,
+            max_in_flight: 2,
+        };
+        RowTable::new(capacity, 5)
+    }
+
+    fn added() -> AddedRow {
+        AddedRow {
+            row: RowId(1),
+            epoch: 3,
+            token_ids: vec![1, 2, 3, 4, 5],
+            num_prompt_tokens: 5,
+            num_computed_tokens: 0,
+            block_table: vec![0, 1],
+            sampling: RowSampling::default(),
+        }
+    }
+
+    fn plan(num_tokens: u32, sample: bool) -> PlannedRow {
+        PlannedRow { row: RowId(1), epoch: 3, num_tokens, num_draft_tokens: 0, new_blocks: vec![], sample }
+    }
+
+    #[track_caller]
+    fn check_added(edit: impl FnOnce(&mut AddedRow), message: &str) {
+        let mut row = added();
+        edit(&mut row);
+        assert_eq!(table().add(row).unwrap_err().to_string(), message);
+    }
+
+    #[track_caller]
+    fn check_plan(edit: impl FnOnce(&mut PlannedRow), message: &str) {
+        let (mut table, mut planned) = (table(), plan(5, true));
+        table.add(added()).unwrap();
+        edit(&mut planned);
+        assert_eq!(table.plan(&[planned]).unwrap_err().to_string(), message);
+    }
+
+    #[test]
+    fn a_row_that_cannot_start_is_refused_with_the_numbers() {
+        check_added(|a| a.row = RowId(2), "row 2 of 2");
+        check_added(|a| a.num_computed_tokens = 5, "row 1 has 5 tokens, 5 of them prompt, 5 computed");
+        check_added(|a| a.token_ids[2] = 10, "row 1 holds token 10, the vocabulary has 10");
+        check_added(|a| a.sampling.end_token_ids = vec![11], "row 1 holds token 11, the vocabulary has 10");
+        check_added(|a| a.block_table[1] = 4, "block 4 of 4");
+        check_added(
+            |a| a.sampling.prompt_logprobs = Some(6),
+            "row 1 asks for 6 log-probabilities a token, at most 5 were planned for",
+        );
+    }
+
+    #[test]
+    fn a_plan_that_does_not_fit_its_row_is_refused_with_the_numbers() {
+        check_plan(|p| p.row = RowId(0), "row 0 holds no sequence");
+        check_plan(|p| p.epoch = 2, "row 1 is at epoch 3, planned at 2");
+        check_plan(|p| p.num_tokens = 0, "row 1 has 5 tokens to compute, planned 0");
+        check_plan(|p| p.num_tokens = 6, "row 1 has 5 tokens to compute, planned 6");
+        check_plan(|p| p.num_tokens = 3, "row 1 samples with 2 tokens left to compute");
+        check_plan(|p| p.new_blocks = vec![2, 3], "row 1 holds 4 blocks, needs 2, may have 3");
+        check_plan(|p| p.num_draft_tokens = 1, "row 1 has 1 draft tokens: speculation is not built");
+    }
+
+    #[test]
+    fn after_its_known_ids_a_row_lives_on_what_was_sampled() {
+        let mut table = table();
+        table.add(added()).unwrap();
+        for (planned, start, from_device) in
+            [(plan(4, false), 0, false), (plan(1, true), 4, false), (plan(1, true), 5, true)]
+        {
+            let steps = table.plan(&[planned]).unwrap();
+            assert_eq!((steps[0].start, steps[0].from_device), (start, from_device));
+            table.advance(&steps);
+        }
+        assert_eq!(table.get(RowId(1)).unwrap().num_tokens(), 7);
+        assert!(matches!(table.plan(&[plan(2, true)]), Err(BatchError::RowTokens { left: 1, .. })));
+        table.release(RowId(1)).unwrap();
+        assert_eq!(table.release(RowId(1)).unwrap_err(), BatchError::Vacant { row: RowId(1) });
+    }
+}

@@ -1,0 +1,355 @@
+//! An executor without a model.
+
+use std::collections::VecDeque;
+use std::sync::Arc;
+use std::time::Duration;
+
+use parking_lot::{Condvar, Mutex};
+
+use super::cache_model::CacheModel;
+use crate::row::{RowStep, RowTable};
+use crate::{
+    BatchError, DeviceCapacity, Executor, ExecutorError, RowOutput, StepBatch, StepOutput, Ticket,
+    TokenLogprobs,
+};
+
+/// Says which token follows: given the prompt's ids and the position that the token will have.
+pub type Script = Box<dyn Fn(&[u32], usize) -> u32 + Send>;
+
+/// Most log-probabilities a token that a scripted row may ask for.
+const MAX_LOGPROBS: u32 = 20;
+
+/// An [`Executor`] that answers by a script, and checks what the engine asks as a device cannot: each step against
+/// the rows, each position read against what was written there, each block written against the other rows.
+///
+/// What it emits depends on the prompt and the position only, so it is the same for every batching, chunking and
+/// preemption. `min_tokens` is honoured: while it forbids the scripted token, the next one that is allowed follows.
+pub struct ScriptedExecutor {
+    capacity: DeviceCapacity,
+    script: Script,
+    table: RowTable,
+    cache: CacheModel,
+    /// All ids of each row, those sampled included, and how many are the prompt.
+    ids: Vec<(Vec<u32>, usize)>,
+    open: VecDeque<(u64, Result<StepOutput, ExecutorError>)>,
+    failed: bool,
+    control: ScriptControl,
+}
+
+/// Steers a [`ScriptedExecutor`] from outside, also while an engine owns it, and tells what it was asked.
+#[derive(Clone, Default)]
+pub struct ScriptControl {
+    shared: Arc<(Mutex<ControlState>, Condvar)>,
+}
+
+#[derive(Default)]
+struct ControlState {
+    failing_steps: Vec<u64>,
+    fail_resets: usize,
+    delay: Duration,
+    held: bool,
+    batches: Vec<StepBatch>,
+    violations: Vec<BatchError>,
+    num_resets: usize,
+}
+
+impl ScriptControl {
+    /// Makes `collect` of that step fail as a lost device does.
+    pub fn fail_step(&self, step: u64) {
+        self.shared.0.lock().failing_steps.push(step);
+    }
+
+    /// Makes the next `count` calls of `reset` fail.
+    pub fn fail_resets(&self, count: usize) {
+        self.shared.0.lock().fail_resets = count;
+    }
+
+    /// Makes each `collect` take that long.
+    pub fn set_delay(&self, delay: Duration) {
+        self.shared.0.lock().delay = delay;
+    }
+
+    /// Makes `collect` wait, until [`go_on`](Self::go_on).
+    pub fn hold(&self) {
+        self.shared.0.lock().held = true;
+    }
+
+    /// Ends [`hold`](Self::hold).
+    pub fn go_on(&self) {
+        self.shared.0.lock().held = false;
+        self.shared.1.notify_all();
+    }
+
+    /// All batches submitted so far.
+    pub fn batches(&self) -> Vec<StepBatch> {
+        self.shared.0.lock().batches.clone()
+    }
+
+    /// What was wrong with the batches: empty where the engine is right.
+    pub fn violations(&self) -> Vec<BatchError> {
+        self.shared.0.lock().violations.clone()
+    }
+
+    /// How often the executor was reset.
+    pub fn num_resets(&self) -> usize {
+        self.shared.0.lock().num_resets
+    }
+
+    /// Waits out delay and hold; whether the step is one that fails.
+    fn collect(&self, step: u64) -> bool {
+        let (state, changed) = (&self.shared.0, &self.shared.1);
+        let mut state = state.lock();
+        changed.wait_while(&mut state, |state| state.held);
+        let fails = state.failing_steps.contains(&step);
+        let delay = state.delay;
+        drop(state);
+        std::thread::sleep(delay);
+        fails
+    }
+}
+
+impl ScriptedExecutor {
+    /// An executor of that capacity which follows `script`.
+    pub fn new(capacity: DeviceCapacity, script: impl Fn(&[u32], usize) -> u32 + Send + 'static) -> Self {
+        Self {
+            table: RowTable::new(capacity.clone(), MAX_LOGPROBS),
+            cache: CacheModel::new(capacity.num_blocks, capacity.block_size),
+            ids: vec![Default::default(); capacity.max_num_seqs],
+            capacity,
+            script: Box::new(script),
+            open: VecDeque::new(),
+            failed: false,
+            control: ScriptControl::default(),
+        }
+    }
+
+    /// A small device: 8 rows, 64 tokens a step, sequences as long as the pool, a vocabulary of 1000.
+    pub fn small_capacity(num_blocks: usize, block_size: usize) -> DeviceCapacity {
+        DeviceCapacity {
+            num_blocks,
+            block_size,
+            block_bytes: 0,
+            max_num_seqs: 8,
+            max_num_batched_tokens: 64,
+            max_model_len: num_blocks * block_size,
+            vocab_size: 1000,
+            max_in_flight: 2,
+        }
+    }
+
+    /// The handle to steer it by.
+    pub fn control(&self) -> ScriptControl {
+        self.control.clone()
+    }
+
+    fn run(&mut self, batch: StepBatch) -> Result<StepOutput, BatchError> {
+        self.table.begin(&batch)?;
+        for &row in &batch.released {
+            let gone = self.table.release(row)?;
+            self.cache.release(row, &gone.blocks);
+        }
+        for added in batch.added {
+            let (row, ids) = (added.row, added.token_ids.clone());
+            let num_prompt = added.num_prompt_tokens as usize;
+            self.cache.hold(&self.table.add(added)?.blocks);
+            self.ids[row.0 as usize] = (ids, num_prompt);
+        }
+        batch.block_copies.iter().for_each(|&(from, to)| self.cache.copy(from, to));
+        let steps = self.table.plan(&batch.rows)?;
+        batch.rows.iter().for_each(|plan| self.cache.hold(&plan.new_blocks));
+        let rows = steps.iter().map(|step| self.run_row(step)).collect::<Result<_, _>>()?;
+        self.table.advance(&steps);
+        Ok(StepOutput { step: batch.step, rows, device_time_us: 0 })
+    }
+
+    fn run_row(&mut self, step: &RowStep) -> Result<RowOutput, BatchError> {
+        let row = self.table.get(step.row)?;
+        let (ids, num_prompt) = &self.ids[step.row.0 as usize];
+        self.cache.compute(step.row, &ids[..step.end()], step.start, &row.blocks)?;
+        let mut output = RowOutput { row: step.row, epoch: step.epoch, ..RowOutput::default() };
+        if let Some(num_top) = row.sampling.prompt_logprobs {
+            let predicted = (step.start + 1)..(step.end() + 1).min(*num_prompt);
+            output.prompt_logprobs = predicted.map(|i| self.made_up_logprobs(ids[i], num_top)).collect();
+        }
+        if step.sample {
+            let token = self.next_token(step, &ids[..*num_prompt])?;
+            let num_top = row.sampling.logprobs;
+            output.logprobs.extend(num_top.map(|num_top| self.made_up_logprobs(token, num_top)));
+            output.token_ids.push(token);
+            self.ids[step.row.0 as usize].0.push(token);
+        }
+        Ok(output)
+    }
+
+    fn next_token(&self, step: &RowStep, prompt: &[u32]) -> Result<u32, BatchError> {
+        let sampling = &self.table.get(step.row)?.sampling;
+        let vocab_size = self.capacity.vocab_size;
+        let mut token = (self.script)(prompt, step.end());
+        assert!((token as usize) < vocab_size, "the script said {token} of {vocab_size} tokens");
+        if step.end() - prompt.len() < sampling.min_tokens as usize {
+            while sampling.end_token_ids.contains(&token) {
+                token = (token + 1) % vocab_size as u32;
+            }
+        }
+        Ok(token)
+    }
+
+    /// The token first, with a half; each next one half as likely.
+    fn made_up_logprobs(&self, token_id: u32, num_top: u32) -> TokenLogprobs {
+        let logprob = |place: u32| -std::f32::consts::LN_2 * (place + 1) as f32;
+        let top = (0..num_top).map(|i| ((token_id + i) % self.capacity.vocab_size as u32, logprob(i)));
+        TokenLogprobs { token_id, logprob: logprob(0), rank: 1, top: top.collect() }
+    }
+
+    fn fail(&mut self, error: ExecutorError) -> ExecutorError {
+        self.failed = true;
+        error
+    }
+}
+
+impl Executor for ScriptedExecutor {
+    fn capacity(&self) -> &DeviceCapacity {
+        &self.capacity
+    }
+
+    fn submit(&mut self, batch: StepBatch) -> Result<Ticket, ExecutorError> {
+        let (step, open, max_in_flight) = (batch.step, self.open.len(), self.capacity.max_in_flight);
+        if open >= max_in_flight {
+            return Err(ExecutorError::TooManyInFlight { open, max_in_flight });
+        }
+        self.control.shared.0.lock().batches.push(batch.clone());
+        // As on a device, a step after a bad one does not run.
+        let bad = self.failed || self.open.iter().any(|(_, outcome)| outcome.is_err());
+        let outcome = if bad {
+            Err(ExecutorError::Dropped { step })
+        } else {
+            self.run(batch).map_err(|source| {
+                self.control.shared.0.lock().violations.push(source.clone());
+                ExecutorError::Batch { step, source }
+            })
+        };
+        self.open.push_back((step, outcome));
+        Ok(Ticket { step })
+    }
+
+    fn collect(&mut self, ticket: Ticket) -> Result<StepOutput, ExecutorError> {
+        let expected = self.open.front().map(|&(step, _)| step);
+        if expected != Some(ticket.step) {
+            return Err(ExecutorError::OutOfOrder { given: ticket.step, expected });
+        }
+        let (step, outcome) = self.open.pop_front().expect("it is the front one");
+        if self.failed {
+            return Err(ExecutorError::Dropped { step });
+        }
+        if self.control.collect(step) {
+            let source =
+                quire_kernels::Error::DeviceLost { device: "scripted".into(), reason: "as asked".into() };
+            return Err(self.fail(ExecutorError::Step { step, source }));
+        }
+        let delay = self.control.shared.0.lock().delay;
+        match outcome {
+            Ok(output) => Ok(StepOutput { device_time_us: delay.as_micros() as u64, ..output }),
+            Err(error) => Err(self.fail(error)),
+        }
+    }
+
+    fn reset(&mut self) -> Result<(), ExecutorError> {
+        let mut control = self.control.shared.0.lock();
+        control.num_resets += 1;
+        if control.fail_resets > 0 {
+            control.fail_resets -= 1;
+            return Err(ExecutorError::Stopped { reason: "as asked".into() });
+        }
+        self.table = RowTable::new(self.capacity.clone(), MAX_LOGPROBS);
+        self.cache = CacheModel::new(self.capacity.num_blocks, self.capacity.block_size);
+        self.open.clear();
+        self.failed = false;
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{AddedRow, PlannedRow, RowId, RowSampling};
+
+    fn executor() -> ScriptedExecutor {
+        ScriptedExecutor::new(ScriptedExecutor::small_capacity(4, 4), |prompt, position| {
+            prompt[0] + position as u32
+        })
+    }
+
+    fn added(sampling: RowSampling) -> AddedRow {
+        AddedRow {
+            row: RowId(0),
+            epoch: 0,
+            token_ids: vec![10, 11, 12],
+            num_prompt_tokens: 3,
+            num_computed_tokens: 0,
+            block_table: vec![2],
+            sampling,
+        }
+    }
+
+    fn batch(step: u64, num_tokens: u32, sample: bool, added: Vec<AddedRow>) -> StepBatch {
+        let row = RowId(0);
+        let plan = PlannedRow { row, epoch: 0, num_tokens, num_draft_tokens: 0, new_blocks: vec![], sample };
+        StepBatch { step, added, rows: vec![plan], ..StepBatch::default() }
+    }
+
+    fn tokens(executor: &mut ScriptedExecutor, batch: StepBatch) -> Vec<u32> {
+        let ticket = executor.submit(batch).unwrap();
+        executor.collect(ticket).unwrap().rows.remove(0).token_ids
+    }
+
+    #[test]
+    fn the_script_is_followed_whatever_the_chunks() {
+        let mut executor = executor();
+        assert_eq!(tokens(&mut executor, batch(0, 2, false, vec![added(RowSampling::default())])), []);
+        assert_eq!(tokens(&mut executor, batch(1, 1, true, vec![])), [13]);
+        assert_eq!(tokens(&mut executor, batch(2, 1, true, vec![])), [14]);
+        assert!(executor.control().violations().is_empty());
+    }
+
+    #[test]
+    fn end_tokens_are_skipped_until_min_tokens() {
+        let sampling = RowSampling { min_tokens: 1, end_token_ids: vec![13, 14], ..RowSampling::default() };
+        let mut executor = executor();
+        assert_eq!(tokens(&mut executor, batch(0, 3, true, vec![added(sampling)])), [15]);
+        assert_eq!(tokens(&mut executor, batch(1, 1, true, vec![])), [14]);
+    }
+
+    #[test]
+    fn logprobs_come_for_each_token_that_was_predicted() {
+        let sampling = RowSampling { logprobs: Some(1), prompt_logprobs: Some(0), ..RowSampling::default() };
+        let mut executor = executor();
+        let ticket = executor.submit(batch(0, 3, true, vec![added(sampling)])).unwrap();
+        let row = executor.collect(ticket).unwrap().rows.remove(0);
+        let ids = |list: &[TokenLogprobs]| list.iter().map(|entry| entry.token_id).collect::<Vec<_>>();
+        assert_eq!((ids(&row.prompt_logprobs), ids(&row.logprobs)), (vec![11, 12], vec![13]));
+    }
+
+    #[test]
+    fn a_failed_step_takes_the_open_ones_with_it_until_reset() {
+        let mut executor = executor();
+        executor.control().fail_step(0);
+        let first = executor.submit(batch(0, 3, true, vec![added(RowSampling::default())])).unwrap();
+        let second = executor.submit(batch(1, 1, true, vec![])).unwrap();
+        assert!(matches!(
+            executor.submit(batch(2, 1, true, vec![])),
+            Err(ExecutorError::TooManyInFlight { .. })
+        ));
+        assert!(matches!(executor.collect(first), Err(ExecutorError::Step { step: 0, .. })));
+        assert!(matches!(executor.collect(second), Err(ExecutorError::Dropped { step: 1 })));
+        executor.reset().unwrap();
+        assert_eq!(tokens(&mut executor, batch(3, 3, true, vec![added(RowSampling::default())])), [13]);
+    }
+
+    #[test]
+    fn a_wrong_batch_is_told_at_collect_and_remembered() {
+        let mut executor = executor();
+        let ticket = executor.submit(batch(0, 4, true, vec![added(RowSampling::default())])).unwrap();
+        assert!(matches!(executor.collect(ticket), Err(ExecutorError::Batch { .. })));
+        assert_eq!(executor.control().violations().len(), 1);
+    }
+}
