@@ -1,6 +1,5 @@
 //! Turning tensors into another dtype, on the host, over all cores.
 
-use half::{bf16, f16};
 use quire_kernels::{DType, quant};
 
 use super::HostTensor;
@@ -15,23 +14,17 @@ pub(super) fn convert(tensor: HostTensor, dtype: DType) -> Result<HostTensor, DT
     if tensor.dtype == dtype {
         return Ok(tensor);
     }
-    if !can_decode(tensor.dtype) {
+    if !can_decode(tensor.dtype) || !dtype.is_float() {
         return Err(tensor.dtype);
     }
-    let encode: fn(&[f32], &mut [u8]) = match dtype {
-        DType::F32 => encode_f32,
-        DType::F16 => encode_f16,
-        DType::BF16 => encode_bf16,
-        _ => return Err(tensor.dtype),
-    };
     let num_elements: usize = tensor.shape.iter().product();
     let out_bytes = dtype.block_bytes();
     let mut converted = vec![0; num_elements * out_bytes];
     parallel::for_each_chunk(&mut converted, CHUNK * out_bytes, |at, out| {
         let mut values = [0.0; CHUNK];
         let values = &mut values[..out.len() / out_bytes];
-        decode(tensor.dtype, chunk_of(&tensor, at, values.len()), values);
-        encode(values, out);
+        quant::dequantize(tensor.dtype, chunk_of(&tensor, at, values.len()), values);
+        out.copy_from_slice(&quant::encode(dtype, values));
     });
     Ok(HostTensor { dtype, shape: tensor.shape, bytes: TensorBytes::Owned(converted) })
 }
@@ -41,9 +34,7 @@ pub(super) fn to_f32(tensor: &HostTensor) -> Option<Vec<f32>> {
     if !can_decode(tensor.dtype) {
         return None;
     }
-    let mut values = vec![0.0; tensor.shape.iter().product()];
-    decode(tensor.dtype, &tensor.bytes, &mut values);
-    Some(values)
+    Some(quant::decode(tensor.dtype, &tensor.bytes))
 }
 
 /// The bytes of the elements of chunk `at`, the last of which may be shorter than [`CHUNK`].
@@ -56,26 +47,4 @@ fn chunk_of(tensor: &HostTensor, at: usize, num_elements: usize) -> &[u8] {
 
 fn can_decode(dtype: DType) -> bool {
     dtype.is_float() || dtype.is_quantized()
-}
-
-fn decode(dtype: DType, bytes: &[u8], out: &mut [f32]) {
-    quant::dequantize(dtype, bytes, out);
-}
-
-fn encode_f32(values: &[f32], out: &mut [u8]) {
-    for (value, out) in values.iter().zip(out.chunks_exact_mut(4)) {
-        out.copy_from_slice(&value.to_le_bytes());
-    }
-}
-
-fn encode_f16(values: &[f32], out: &mut [u8]) {
-    for (value, out) in values.iter().zip(out.chunks_exact_mut(2)) {
-        out.copy_from_slice(&f16::from_f32(*value).to_le_bytes());
-    }
-}
-
-fn encode_bf16(values: &[f32], out: &mut [u8]) {
-    for (value, out) in values.iter().zip(out.chunks_exact_mut(2)) {
-        out.copy_from_slice(&bf16::from_f32(*value).to_le_bytes());
-    }
 }

@@ -134,7 +134,7 @@ fn hf_name(gguf: &str) -> Option<String> {
 }
 
 /// The inverse of [`hf_name`].
-fn gguf_name(hf: &str) -> Option<String> {
+pub(crate) fn gguf_name(hf: &str) -> Option<String> {
     let (stem, kind) = hf.rsplit_once('.')?;
     match stem.strip_prefix("model.layers.") {
         Some(rest) => {

@@ -16,6 +16,7 @@ use crate::config::{GenerationConfig, ModelConfig};
 use crate::error::{Error, Result};
 use crate::gguf::{Gguf, has_magic};
 
+pub(crate) use gguf::gguf_name;
 pub use head::OutputHead;
 pub use source::{HostTensor, TensorInfo, TensorSource, TensorSpec};
 
@@ -168,6 +169,18 @@ impl Checkpoint {
         self.checked_info(&spec)?;
         let tensor = self.source.tensor(&spec)?;
         convert::to_f32(&tensor).ok_or_else(|| self.refuse_dtype(&spec, tensor.dtype))
+    }
+
+    /// Every tensor that is stored, with its stored shape.
+    ///
+    /// # Errors
+    /// [`Error::TensorDType`] where one has a dtype without a name here.
+    pub fn stored(&self) -> Result<Vec<TensorSpec>> {
+        let infos = self.source.names().into_iter().map(|name| {
+            let info = self.source.info(&TensorSpec::new(name.as_str(), &[]))?;
+            Ok(info.map(|info| TensorSpec { name, shape: info.shape }))
+        });
+        infos.filter_map(Result::transpose).collect()
     }
 
     /// Checks that every tensor of `specs` is there in its shape, and says what they take. Tensors that

@@ -23,6 +23,7 @@ use crate::mmap::{MappedFile, TensorBytes};
 pub use error::GgufError;
 pub use header::{Header, TensorEntry};
 pub use metadata::{Array, Metadata, Value, ValueType};
+pub(crate) use tensor_type::type_id;
 
 /// An opened GGUF file: its parsed header over its mapped bytes.
 #[derive(Debug)]

@@ -1,0 +1,118 @@
+//! From tensors in a checkpoint to layers on a device.
+
+use quire_kernels::{HostWeight, Kernels, Linear, Tensor};
+
+use crate::checkpoint::{Checkpoint, HostTensor};
+use crate::config::ModelConfig;
+use crate::error::Result;
+
+/// What a model is built from.
+pub struct Loader<'a> {
+    checkpoint: &'a Checkpoint,
+    kernels: &'a Kernels,
+    max_model_len: usize,
+    on_bytes: &'a dyn Fn(u64),
+}
+
+impl<'a> Loader<'a> {
+    /// Loads from `checkpoint` to the device of `kernels`, for texts of at most `max_model_len` tokens.
+    pub fn new(checkpoint: &'a Checkpoint, kernels: &'a Kernels, max_model_len: usize) -> Self {
+        Self { checkpoint, kernels, max_model_len, on_bytes: &|_| {} }
+    }
+
+    /// Calls `on_bytes` with the bytes of every tensor once it has been read: for a progress bar.
+    pub fn with_progress(self, on_bytes: &'a dyn Fn(u64)) -> Self {
+        Self { on_bytes, ..self }
+    }
+
+    /// The model's configuration.
+    pub fn config(&self) -> &'a ModelConfig {
+        self.checkpoint.config()
+    }
+
+    /// The checkpoint itself.
+    pub fn checkpoint(&self) -> &'a Checkpoint {
+        self.checkpoint
+    }
+
+    /// The backend.
+    pub fn kernels(&self) -> &'a Kernels {
+        self.kernels
+    }
+
+    /// Positions that will be asked for.
+    pub fn max_model_len(&self) -> usize {
+        self.max_model_len
+    }
+
+    /// A vector, such as the weight of a norm, on the device in float32.
+    ///
+    /// # Errors
+    /// What is wrong with the tensor; the device is out of memory.
+    pub fn vector(&self, name: &str, len: usize) -> Result<Tensor> {
+        let values = self.checkpoint.vector(name, len)?;
+        (self.on_bytes)(4 * len as u64);
+        Ok(self.kernels.upload(quire_kernels::DType::F32, &[len], &values)?)
+    }
+
+    /// One linear layer.
+    ///
+    /// # Errors
+    /// What is wrong with a tensor; what the backend cannot pack.
+    pub fn linear(&self, module: &LinearModule, in_features: usize) -> Result<Box<dyn Linear>> {
+        self.merged(std::slice::from_ref(module), in_features)
+    }
+
+    /// Linear layers that read the same input, packed into one whose outputs stand side by side. They may
+    /// be stored in different dtypes.
+    ///
+    /// # Errors
+    /// As [`Loader::linear`].
+    pub fn merged(&self, modules: &[LinearModule], in_features: usize) -> Result<Box<dyn Linear>> {
+        let read = modules.iter().map(|module| self.read(module, in_features));
+        let read = read.collect::<Result<Vec<_>>>()?;
+        let weights: Vec<HostWeight<'_>> = read.iter().map(LinearTensors::as_host_weight).collect();
+        let packed = self.kernels.linear().pack(&weights)?;
+        (self.on_bytes)(read.iter().map(|tensors| tensors.weight.bytes.len() as u64).sum());
+        Ok(packed)
+    }
+
+    fn read(&self, module: &LinearModule, in_features: usize) -> Result<LinearTensors> {
+        let name = format!("{}.weight", module.name);
+        let weight = self.checkpoint.tensor(&name, &[module.out_features, in_features])?;
+        let bias = module
+            .has_bias
+            .then(|| self.checkpoint.vector(&format!("{}.bias", module.name), module.out_features));
+        Ok(LinearTensors { name, weight, bias: bias.transpose()? })
+    }
+}
+
+/// A linear layer of the checkpoint.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct LinearModule {
+    /// Its name, without `.weight`.
+    pub name: String,
+    /// Rows of its weight.
+    pub out_features: usize,
+    /// Whether it has a `.bias`.
+    pub has_bias: bool,
+}
+
+struct LinearTensors {
+    name: String,
+    weight: HostTensor,
+    bias: Option<Vec<f32>>,
+}
+
+impl LinearTensors {
+    fn as_host_weight(&self) -> HostWeight<'_> {
+        HostWeight {
+            name: &self.name,
+            dtype: self.weight.dtype,
+            rows: self.weight.shape[0],
+            columns: self.weight.shape[1],
+            data: &self.weight.bytes,
+            bias: self.bias.as_deref(),
+        }
+    }
+}
