@@ -86,9 +86,9 @@ impl CausalLm {
 }
 
 impl Model for CausalLm {
-    fn forward(&self, ctx: &mut StepCtx, input: &ModelInput<'_>, logits: &Tensor) -> KernelResult<()> {
+    fn hidden_states(&self, ctx: &mut StepCtx, input: &ModelInput<'_>, hidden: &Tensor) -> KernelResult<()> {
         let step = &input.groups.first().expect("a model has a KV group").view;
-        let dtype = self.kernels.device().info().activation_dtype;
+        let dtype = self.activation_dtype();
         let dims = [step.key.num_tokens, self.hidden_size];
         let stream = Stream { residual: ctx.alloc(dtype, &dims)?, delta: ctx.alloc(dtype, &dims)? };
 
@@ -97,13 +97,30 @@ impl Model for CausalLm {
             let input = AttentionInput { group: &input.groups[layer.group], kv: &input.layers[idx] };
             ctx.scope(|ctx| layer.forward(&self.kernels, ctx, idx == 0, &stream, input))?;
         }
-        // Only the asked-for rows go on: the norm and the head work row by row.
-        let dims = [step.key.num_logits, self.hidden_size];
-        let last = Stream { residual: ctx.alloc(dtype, &dims)?, delta: ctx.alloc(dtype, &dims)? };
-        self.kernels.norm().gather_rows(ctx, &stream.residual, &step.logits_idx, &last.residual)?;
-        self.kernels.norm().gather_rows(ctx, &stream.delta, &step.logits_idx, &last.delta)?;
-        let x = self.norm.add_and_norm(&self.kernels, ctx, Some(&last.delta), &last.residual)?;
-        self.lm_head.forward(ctx, &x, logits)
+        // Only the asked-for rows go on: the norm works row by row.
+        let norm = self.kernels.norm();
+        let delta = ctx.alloc(dtype, hidden.dims())?;
+        norm.gather_rows(ctx, &stream.residual, &step.logits_idx, hidden)?;
+        norm.gather_rows(ctx, &stream.delta, &step.logits_idx, &delta)?;
+        norm.add(ctx, &delta, hidden)?;
+        self.norm.norm_in_place(&self.kernels, ctx, hidden)
+    }
+
+    fn logits(&self, ctx: &mut StepCtx, hidden: &Tensor, logits: &Tensor) -> KernelResult<()> {
+        let hidden = self.kernels.linear().activation(ctx, hidden)?;
+        self.lm_head.forward(ctx, &hidden, logits)
+    }
+
+    fn hidden_size(&self) -> usize {
+        self.hidden_size
+    }
+
+    fn activation_dtype(&self) -> DType {
+        self.kernels.device().info().activation_dtype
+    }
+
+    fn vocab_size(&self) -> usize {
+        self.lm_head.out_features()
     }
 
     fn num_bytes(&self) -> usize {
@@ -219,8 +236,9 @@ pub(super) fn scratch_bytes(config: &ModelConfig, kernels: &Kernels, limits: &Li
     let stream = 2 * plain(hidden);
     let attention = activation(hidden) + plain(q_size + 2 * config.kv_size()) + activation(q_size);
     let mlp = activation(hidden) + plain(2 * config.intermediate_size) + activation(config.intermediate_size);
-    let head = stream + activation(hidden);
-    stream + attention.max(mlp).max(head)
+    let head = plain(hidden) + prepared(hidden);
+    // The rows that become logits outlive the layers.
+    plain(hidden) + stream + attention.max(mlp).max(head)
 }
 
 fn check_activation(config: &ModelConfig) -> Result<()> {

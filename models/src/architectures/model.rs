@@ -7,14 +7,41 @@ use crate::config::ModelConfig;
 /// A loaded model. It knows no batch, no sequence and no cache: the flat input of a step goes in, logits
 /// come out, and the caches are lent for the call.
 pub trait Model: Send + Sync {
-    /// Enqueues the forward pass of one step. `logits`, `[num_logits, vocab_size]` F32, gets a row for
-    /// every entry of `logits_idx`. Everything else lives in the scratch of `ctx`, so the call may be
-    /// captured and replayed.
+    /// Enqueues the layers of one step. `hidden`, `[num_logits, hidden_size]` in the activation dtype, gets
+    /// the last hidden state (final norm applied) of every entry of `logits_idx`. Everything else lives in
+    /// the scratch of `ctx`, so the call may be captured and replayed.
     ///
     /// # Errors
     /// Those of the device, and [`ScratchExhausted`](quire_kernels::Error::ScratchExhausted) where less
     /// was planned than [`Architecture::scratch_bytes`](super::Architecture::scratch_bytes).
-    fn forward(&self, ctx: &mut StepCtx, input: &ModelInput<'_>, logits: &Tensor) -> Result<()>;
+    fn hidden_states(&self, ctx: &mut StepCtx, input: &ModelInput<'_>, hidden: &Tensor) -> Result<()>;
+
+    /// Turns rows of `hidden` into rows of `logits`, `[n, vocab_size]` F32. Rows do not depend on each
+    /// other, so a long prompt's logits can be had in slices.
+    ///
+    /// # Errors
+    /// As [`hidden_states`](Self::hidden_states).
+    fn logits(&self, ctx: &mut StepCtx, hidden: &Tensor, logits: &Tensor) -> Result<()>;
+
+    /// Width of a hidden state.
+    fn hidden_size(&self) -> usize;
+
+    /// Type of a hidden state: the device's activation dtype.
+    fn activation_dtype(&self) -> DType;
+
+    /// Width of a row of logits.
+    fn vocab_size(&self) -> usize;
+
+    /// The whole forward pass: `logits`, `[num_logits, vocab_size]` F32, gets a row for every entry of
+    /// `logits_idx`.
+    ///
+    /// # Errors
+    /// As [`hidden_states`](Self::hidden_states).
+    fn forward(&self, ctx: &mut StepCtx, input: &ModelInput<'_>, logits: &Tensor) -> Result<()> {
+        let hidden = ctx.alloc(self.activation_dtype(), &[logits.num_rows(), self.hidden_size()])?;
+        ctx.scope(|ctx| self.hidden_states(ctx, input, &hidden))?;
+        self.logits(ctx, &hidden, logits)
+    }
 
     /// Device memory that the weights and tables take.
     fn num_bytes(&self) -> usize;

@@ -37,6 +37,14 @@ impl RmsNorm {
         add_rms_norm(kernels, ctx, &AddRmsNorm { delta, residual, weight: &self.weight, eps: self.eps })
     }
 
+    /// Normalizes the rows of `x` where they stand.
+    ///
+    /// # Errors
+    /// Those of the device.
+    pub fn norm_in_place(&self, kernels: &Kernels, ctx: &mut StepCtx, x: &Tensor) -> quire_kernels::Result<()> {
+        kernels.norm().rms_norm(ctx, x, &self.weight, self.eps, x)
+    }
+
     /// Device memory of the weight.
     pub fn num_bytes(&self) -> usize {
         self.weight.span_bytes()
