@@ -1,0 +1,185 @@
+//! AVX2 with FMA and F16C: a vector is two registers.
+
+use std::arch::x86_64::*;
+
+use super::{LANES, Lanes, Program, Simd};
+
+/// Proof that the machine has the instructions of [`Isa::Avx2`](crate::Isa::Avx2).
+#[derive(Clone, Copy)]
+pub(super) struct Avx2(());
+
+/// Runs a program.
+///
+/// # Safety
+///
+/// The machine has the instructions.
+#[target_feature(enable = "avx2,fma,f16c")]
+pub(super) unsafe fn run<P: Program>(program: P) -> P::Output {
+    program.run(Avx2(()))
+}
+
+/// The lower and the upper eight lanes.
+type Pair = (__m256, __m256);
+
+impl Simd for Avx2 {
+    type V = Pair;
+
+    const ACCUMULATORS: usize = 6;
+
+    op! {
+        fn splat(value: f32) -> Pair = (_mm256_set1_ps(value), _mm256_set1_ps(value));
+        fn load(from: &Lanes) -> Pair = {
+            (_mm256_loadu_ps(from.as_ptr()), _mm256_loadu_ps(from.as_ptr().add(8)))
+        };
+        fn store(v: Pair, to: &mut Lanes) -> () = {
+            _mm256_storeu_ps(to.as_mut_ptr(), v.0);
+            _mm256_storeu_ps(to.as_mut_ptr().add(8), v.1);
+        };
+        fn add(a: Pair, b: Pair) -> Pair = (_mm256_add_ps(a.0, b.0), _mm256_add_ps(a.1, b.1));
+        fn sub(a: Pair, b: Pair) -> Pair = (_mm256_sub_ps(a.0, b.0), _mm256_sub_ps(a.1, b.1));
+        fn mul(a: Pair, b: Pair) -> Pair = (_mm256_mul_ps(a.0, b.0), _mm256_mul_ps(a.1, b.1));
+        fn div(a: Pair, b: Pair) -> Pair = (_mm256_div_ps(a.0, b.0), _mm256_div_ps(a.1, b.1));
+        fn fma(a: Pair, b: Pair, c: Pair) -> Pair = {
+            (_mm256_fmadd_ps(a.0, b.0, c.0), _mm256_fmadd_ps(a.1, b.1, c.1))
+        };
+        fn max(a: Pair, b: Pair) -> Pair = (_mm256_max_ps(a.0, b.0), _mm256_max_ps(a.1, b.1));
+        fn min(a: Pair, b: Pair) -> Pair = (_mm256_min_ps(a.0, b.0), _mm256_min_ps(a.1, b.1));
+        fn scale(a: Pair, n: Pair) -> Pair = (scale(a.0, n.0), scale(a.1, n.1));
+        fn ge(a: Pair, b: Pair) -> u16 = {
+            bits(_mm256_cmp_ps::<_CMP_GE_OQ>(a.0, b.0), _mm256_cmp_ps::<_CMP_GE_OQ>(a.1, b.1))
+        };
+        fn gt(a: Pair, b: Pair) -> u16 = {
+            bits(_mm256_cmp_ps::<_CMP_GT_OQ>(a.0, b.0), _mm256_cmp_ps::<_CMP_GT_OQ>(a.1, b.1))
+        };
+        fn select(bits: u16, a: Pair, b: Pair) -> Pair = {
+            let low = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+            let high = _mm256_slli_epi32::<8>(low);
+            let bits = _mm256_set1_epi32(i32::from(bits));
+            let chosen = |mask| _mm256_castsi256_ps(_mm256_cmpeq_epi32(_mm256_and_si256(bits, mask), mask));
+            (_mm256_blendv_ps(b.0, a.0, chosen(low)), _mm256_blendv_ps(b.1, a.1, chosen(high)))
+        };
+        fn unzip(a: Pair, b: Pair) -> (Pair, Pair) = {
+            let (low, high) = (unzip(a.0, a.1), unzip(b.0, b.1));
+            ((low.0, high.0), (low.1, high.1))
+        };
+        fn zip(even: Pair, odd: Pair) -> (Pair, Pair) = (zip(even.0, odd.0), zip(even.1, odd.1));
+        fn from_f16(from: &[u16; LANES]) -> Pair = {
+            let halves: *const __m128i = from.as_ptr().cast();
+            (_mm256_cvtph_ps(_mm_loadu_si128(halves)), _mm256_cvtph_ps(_mm_loadu_si128(halves.add(1))))
+        };
+        fn from_bf16(from: &[u16; LANES]) -> Pair = {
+            let halves: *const __m128i = from.as_ptr().cast();
+            let (low, high) = (_mm_loadu_si128(halves), _mm_loadu_si128(halves.add(1)));
+            let widen = |h| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(h)));
+            (widen(low), widen(high))
+        };
+        fn from_f8e4m3(from: &[u8; LANES]) -> Pair = {
+            // Read as a half, whose exponent is biased by 8 more, the value is 2^8 too small.
+            let (low, high) = decode_halves(f8e4m3_as_halves(_mm_loadu_si128(from.as_ptr().cast())));
+            (_mm256_mul_ps(low, _mm256_set1_ps(256.0)), _mm256_mul_ps(high, _mm256_set1_ps(256.0)))
+        };
+        fn from_f8e5m2(from: &[u8; LANES]) -> Pair = {
+            // The upper byte of a half.
+            let bytes = _mm256_cvtepu8_epi16(_mm_loadu_si128(from.as_ptr().cast()));
+            decode_halves(_mm256_slli_epi16::<8>(bytes))
+        };
+        fn to_f16(v: Pair) -> [u16; LANES] = {
+            let mut halves = [0u16; LANES];
+            let to: *mut __m128i = halves.as_mut_ptr().cast();
+            _mm_storeu_si128(to, _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v.0));
+            _mm_storeu_si128(to.add(1), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v.1));
+            halves
+        };
+    }
+}
+
+/// `a · 2ⁿ` in two steps, of which only the second one can round.
+///
+/// # Safety
+///
+/// The machine has AVX2.
+#[inline(always)]
+unsafe fn scale(a: __m256, n: __m256) -> __m256 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let n = _mm256_cvtps_epi32(n);
+        let half = _mm256_srai_epi32::<1>(n);
+        let pow2 = |n| {
+            let biased = _mm256_add_epi32(n, _mm256_set1_epi32(127));
+            _mm256_castsi256_ps(_mm256_slli_epi32::<23>(biased))
+        };
+        _mm256_mul_ps(_mm256_mul_ps(a, pow2(half)), pow2(_mm256_sub_epi32(n, half)))
+    }
+}
+
+/// One bit a lane.
+///
+/// # Safety
+///
+/// The machine has AVX2.
+#[inline(always)]
+unsafe fn bits(low: __m256, high: __m256) -> u16 {
+    // SAFETY: the caller's promise.
+    unsafe { _mm256_movemask_ps(low) as u16 | (_mm256_movemask_ps(high) as u16) << 8 }
+}
+
+/// Even and odd elements of `a` followed by `b`.
+///
+/// # Safety
+///
+/// The machine has AVX2.
+#[inline(always)]
+unsafe fn unzip(a: __m256, b: __m256) -> (__m256, __m256) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        // Each shuffle works within halves: a0 a2 b0 b2 | a4 a6 b4 b6; the quarters are then put in order.
+        let in_order = |v| _mm256_castpd_ps(_mm256_permute4x64_pd::<0b11_01_10_00>(_mm256_castps_pd(v)));
+        let even = _mm256_shuffle_ps::<0b10_00_10_00>(a, b);
+        let odd = _mm256_shuffle_ps::<0b11_01_11_01>(a, b);
+        (in_order(even), in_order(odd))
+    }
+}
+
+/// The inverse of [`unzip`].
+///
+/// # Safety
+///
+/// The machine has AVX2.
+#[inline(always)]
+unsafe fn zip(even: __m256, odd: __m256) -> Pair {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (low, high) = (_mm256_unpacklo_ps(even, odd), _mm256_unpackhi_ps(even, odd));
+        (_mm256_permute2f128_ps::<0x20>(low, high), _mm256_permute2f128_ps::<0x31>(low, high))
+    }
+}
+
+/// # Safety
+///
+/// The machine has F16C.
+#[inline(always)]
+unsafe fn decode_halves(halves: __m256i) -> Pair {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (low, high) = (_mm256_castsi256_si128(halves), _mm256_extracti128_si256::<1>(halves));
+        (_mm256_cvtph_ps(low), _mm256_cvtph_ps(high))
+    }
+}
+
+/// Sixteen 8-bit floats as halves of the same exponent and mantissa bits, NaN as NaN.
+///
+/// # Safety
+///
+/// The machine has AVX2.
+#[inline(always)]
+pub(super) unsafe fn f8e4m3_as_halves(codes: __m128i) -> __m256i {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let magnitude = _mm_and_si128(codes, _mm_set1_epi8(0x7f));
+        let is_nan = _mm_cmpeq_epi8(magnitude, _mm_set1_epi8(0x7f));
+        let sign = _mm256_slli_epi16::<8>(_mm256_cvtepu8_epi16(_mm_andnot_si128(magnitude, codes)));
+        let nan = _mm256_and_si256(_mm256_cvtepi8_epi16(is_nan), _mm256_set1_epi16(0x7e00));
+        let shifted = _mm256_slli_epi16::<7>(_mm256_cvtepu8_epi16(magnitude));
+        _mm256_or_si256(_mm256_or_si256(sign, nan), shifted)
+    }
+}
