@@ -2,10 +2,18 @@
 #![allow(unsafe_code)]
 
 mod access;
+mod activation;
 mod buffer;
 mod device;
 mod isa;
+mod lanes;
+mod linear;
 mod machine;
+mod norm;
 mod pool;
+mod rope;
+mod simd;
+#[cfg(test)]
+mod testing;
 
 pub use isa::Isa;

@@ -1,0 +1,3 @@
+//! Linear layers.
+
+pub(crate) mod activation;
