@@ -9,9 +9,11 @@ mod device;
 mod dtype;
 mod error;
 mod kernels;
+mod math;
 pub mod parts;
 pub mod quant;
 pub mod random;
+pub mod reference;
 mod step;
 mod tensor;
 

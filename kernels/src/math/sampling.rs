@@ -1,0 +1,146 @@
+//! Sampling by sorting the whole vocabulary.
+
+use std::cmp::Ordering;
+
+use crate::random::{DrawKey, gumbel};
+use crate::{IN_PROMPT, random};
+
+/// What decides which tokens stay and which is drawn.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Filter {
+    pub(crate) temperature: f64,
+    pub(crate) top_k: usize,
+    pub(crate) top_p: f64,
+    pub(crate) min_p: f64,
+}
+
+/// The penalties of a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Penalties {
+    pub(crate) presence: f64,
+    pub(crate) frequency: f64,
+    pub(crate) repetition: f64,
+}
+
+impl Filter {
+    /// The tokens that stay, the best first; ties by the lower id.
+    pub(crate) fn kept(&self, logits: &[f64]) -> Vec<usize> {
+        let mut order = ranked(logits);
+        let best = logits[order[0]];
+        let scaled = |token: usize| scaled(logits[token], best, self.temperature);
+        if self.min_p > 0.0 {
+            order.retain(|&token| scaled(token) >= self.min_p.ln());
+        }
+        if (1..order.len()).contains(&self.top_k) {
+            let threshold = logits[order[self.top_k - 1]];
+            order.retain(|&token| logits[token] >= threshold);
+        }
+        if self.top_p < 1.0 {
+            let mass: Vec<f64> = order.iter().map(|&token| scaled(token).exp()).collect();
+            let wanted = self.top_p * mass.iter().sum::<f64>();
+            let mut before = 0.0;
+            let reached = mass.iter().position(|m| {
+                before += m;
+                before >= wanted
+            });
+            order.truncate(reached.map_or(order.len(), |last| last + 1));
+        }
+        order
+    }
+
+    /// What the draw maximizes.
+    pub(crate) fn score(&self, logits: &[f64], best: f64, key: DrawKey, token: usize) -> f64 {
+        scaled(logits[token], best, self.temperature) + f64::from(gumbel(key, token as u32))
+    }
+
+    /// The sampled token.
+    pub(crate) fn sample(&self, logits: &[f64], key: random::DrawKey) -> usize {
+        if self.temperature == 0.0 {
+            return ranked(logits)[0];
+        }
+        let kept = self.kept(logits);
+        let best = logits[kept[0]];
+        let score = |token: usize| self.score(logits, best, key, token);
+        kept.into_iter().min_by(|&a, &b| descending(score(a), score(b)).then(a.cmp(&b))).unwrap_or(0)
+    }
+}
+
+impl Penalties {
+    /// The logit of a token whose entry in the counts is `count`.
+    pub(crate) fn apply(&self, logit: f64, count: i32) -> f64 {
+        let in_output = count & (IN_PROMPT - 1);
+        let mut logit = logit;
+        if count != 0 {
+            logit = if logit > 0.0 { logit / self.repetition } else { logit * self.repetition };
+        }
+        if in_output > 0 {
+            logit -= self.frequency * f64::from(in_output) + self.presence;
+        }
+        logit
+    }
+}
+
+/// All tokens, the best first; ties by the lower id. A NaN ranks last.
+pub(crate) fn ranked(logits: &[f64]) -> Vec<usize> {
+    let mut order: Vec<usize> = (0..logits.len()).collect();
+    order.sort_by(|&a, &b| descending(logits[a], logits[b]));
+    order
+}
+
+/// Natural log-probabilities.
+pub(crate) fn log_softmax(logits: &[f64]) -> Vec<f64> {
+    let max = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let total: f64 = logits.iter().map(|l| (l - max).exp()).sum();
+    logits.iter().map(|l| l - max - total.ln()).collect()
+}
+
+/// How many tokens have a logit at least that of `token`.
+pub(crate) fn rank(logits: &[f64], token: usize) -> usize {
+    logits.iter().filter(|&&l| l >= logits[token]).count()
+}
+
+/// `(logit - best) / temperature`: shifting by the best keeps the quotient finite for tiny temperatures.
+fn scaled(logit: f64, best: f64, temperature: f64) -> f64 {
+    if logit == best { 0.0 } else { (logit - best) / temperature }
+}
+
+fn descending(a: f64, b: f64) -> Ordering {
+    let key = |x: f64| if x.is_nan() { f64::NEG_INFINITY } else { x };
+    key(b).partial_cmp(&key(a)).unwrap_or(Ordering::Equal)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const ALL: Filter = Filter { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 };
+
+    #[test]
+    fn ties_at_the_top_k_threshold_stay() {
+        let logits = [1.0, 3.0, 2.0, 2.0, 0.0];
+        assert_eq!(Filter { top_k: 2, ..ALL }.kept(&logits), [1, 2, 3]);
+    }
+
+    #[test]
+    fn top_p_keeps_the_smallest_set_that_reaches_the_mass() {
+        let logits = [0.5f64, 0.3, 0.2].map(f64::ln);
+        assert_eq!(Filter { top_p: 0.4, ..ALL }.kept(&logits), [0]);
+        assert_eq!(Filter { top_p: 0.6, ..ALL }.kept(&logits), [0, 1]);
+        assert_eq!(Filter { top_p: 1e-9, ..ALL }.kept(&logits), [0], "the best token is always in");
+    }
+
+    #[test]
+    fn min_p_is_relative_to_the_best() {
+        let logits = [0.5f64, 0.3, 0.2].map(f64::ln);
+        assert_eq!(Filter { min_p: 0.5, ..ALL }.kept(&logits), [0, 1]);
+    }
+
+    #[test]
+    fn penalties_count_the_output_only_where_they_should() {
+        let penalties = Penalties { presence: 0.5, frequency: 0.25, repetition: 2.0 };
+        assert_eq!(penalties.apply(4.0, 0), 4.0);
+        assert_eq!(penalties.apply(4.0, IN_PROMPT), 2.0);
+        assert_eq!(penalties.apply(-4.0, 2), -9.0);
+        assert_eq!(penalties.apply(4.0, IN_PROMPT | 1), 1.25);
+    }
+}

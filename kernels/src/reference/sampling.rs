@@ -1,0 +1,127 @@
+//! Sampling, row by row.
+
+use super::memory::{load, load_bytes, load_i32, store, store_i32};
+use super::plain_part;
+use crate::math::sampling::{self, Filter, Penalties};
+use crate::random::DrawKey;
+use crate::{DeviceId, LogprobsOut, Result, SamplingKernels, SamplingRows, SamplingState, StepCtx, Tensor};
+
+pub(super) struct Sampling(pub(super) DeviceId);
+
+plain_part!(Sampling, "sampling");
+
+impl SamplingKernels for Sampling {
+    fn add_bias(&self, _: &mut StepCtx, logits: &Tensor, edits: &Tensor, values: &Tensor) -> Result<()> {
+        for (edit, value) in load_i32(edits).chunks(2).zip(load(values)) {
+            if let &[Ok(row), Ok(token)] = &[usize::try_from(edit[0]), usize::try_from(edit[1])] {
+                let logit = logits.rows(row, row + 1).columns(token, token + 1);
+                store(&logit, &[load(&logit)[0] + value]);
+            }
+        }
+        Ok(())
+    }
+
+    fn penalize(&self, _: &mut StepCtx, state: &SamplingState, rows: &SamplingRows<'_>) -> Result<()> {
+        for (row, slot) in live(rows.slots) {
+            let penalties = Penalties {
+                presence: one(&state.presence_penalty, slot),
+                frequency: one(&state.frequency_penalty, slot),
+                repetition: one(&state.repetition_penalty, slot),
+            };
+            let counts = load_i32(&state.counts.rows(slot, slot + 1));
+            let logits = rows.logits.rows(row, row + 1);
+            let new: Vec<f64> =
+                load(&logits).into_iter().zip(counts).map(|(l, count)| penalties.apply(l, count)).collect();
+            store(&logits, &new);
+        }
+        Ok(())
+    }
+
+    fn sample(
+        &self,
+        _: &mut StepCtx,
+        state: &SamplingState,
+        rows: &SamplingRows<'_>,
+        out: &Tensor,
+    ) -> Result<()> {
+        let positions = load_i32(rows.positions);
+        let mut tokens = vec![0; positions.len()];
+        for (row, slot) in live(rows.slots) {
+            let filter = Filter {
+                temperature: one(&state.temperature, slot),
+                top_k: load_i32(&state.top_k)[slot].max(0) as usize,
+                top_p: one(&state.top_p, slot),
+                min_p: one(&state.min_p, slot),
+            };
+            let logits = load(&rows.logits.rows(row, row + 1));
+            tokens[row] = filter.sample(&logits, draw_key(state, slot, positions[row])) as i32;
+        }
+        store_i32(out, &tokens);
+        Ok(())
+    }
+
+    fn count(&self, _: &mut StepCtx, state: &SamplingState, slots: &Tensor, tokens: &Tensor) -> Result<()> {
+        let tokens = load_i32(tokens);
+        for (i, slot) in live(slots) {
+            let token = tokens[i] as usize;
+            let count = state.counts.rows(slot, slot + 1).columns(token, token + 1);
+            store_i32(&count, &[load_i32(&count)[0] + 1]);
+        }
+        Ok(())
+    }
+
+    fn logprobs(
+        &self,
+        _: &mut StepCtx,
+        logits: &Tensor,
+        chosen: &Tensor,
+        out: &LogprobsOut<'_>,
+    ) -> Result<()> {
+        let num_top = out.token_ids.num_columns() - 1;
+        for (row, chosen) in load_i32(chosen).into_iter().enumerate() {
+            let logits = load(&logits.rows(row, row + 1));
+            let logprobs = sampling::log_softmax(&logits);
+            let best = sampling::ranked(&logits).into_iter().take(num_top);
+            let tokens: Vec<i32> = std::iter::once(chosen).chain(best.map(|t| t as i32)).collect();
+            let values: Vec<f64> = tokens.iter().map(|&t| logprobs[t as usize]).collect();
+            store_i32(&out.token_ids.rows(row, row + 1), &tokens);
+            store(&out.logprobs.rows(row, row + 1), &values);
+            store_i32(&out.ranks.rows(row, row + 1), &[sampling::rank(&logits, chosen as usize) as i32]);
+        }
+        Ok(())
+    }
+
+    fn scatter(
+        &self,
+        _: &mut StepCtx,
+        src: &Tensor,
+        src_idx: &Tensor,
+        dst: &Tensor,
+        dst_idx: &Tensor,
+    ) -> Result<()> {
+        let (src, mut result) = (load_i32(src), load_i32(dst));
+        for (from, to) in load_i32(src_idx).into_iter().zip(load_i32(dst_idx)) {
+            if let (Ok(from), Ok(to)) = (usize::try_from(from), usize::try_from(to)) {
+                result[to] = src[from];
+            }
+        }
+        store_i32(dst, &result);
+        Ok(())
+    }
+}
+
+/// The rows that are no padding, with their slots.
+fn live(slots: &Tensor) -> impl Iterator<Item = (usize, usize)> {
+    let slots = load_i32(slots).into_iter().enumerate();
+    slots.filter_map(|(row, slot)| usize::try_from(slot).ok().map(|slot| (row, slot)))
+}
+
+fn one(column: &Tensor, slot: usize) -> f64 {
+    load(&column.rows(slot, slot + 1))[0]
+}
+
+fn draw_key(state: &SamplingState, slot: usize, position: i32) -> DrawKey {
+    let bytes = load_bytes(&state.keys.rows(slot, slot + 1));
+    let key: Vec<u32> = bytemuck::allocation::pod_collect_to_vec(&bytes);
+    DrawKey { seed: u64::from(key[0]) | u64::from(key[1]) << 32, sequence: key[2], position: position as u32 }
+}
