@@ -1,0 +1,83 @@
+//! Why a configuration was refused.
+
+/// A setting that cannot be used, or a combination of settings.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ConfigError {
+    /// A value that is not allowed.
+    #[error("{field} is {given}, expected {expected}")]
+    Value {
+        /// The setting.
+        field: &'static str,
+        /// Its value.
+        given: String,
+        /// What works.
+        expected: String,
+    },
+    /// A setting that is right, for which there is no code yet.
+    #[error("{field} = {given} is not built yet, expected {expected}")]
+    NotBuilt {
+        /// The setting.
+        field: &'static str,
+        /// Its value.
+        given: String,
+        /// What works today.
+        expected: &'static str,
+    },
+    /// A setting that does not exist.
+    #[error("{given} is not a setting")]
+    Unknown {
+        /// Its name.
+        given: String,
+    },
+    /// No model was named.
+    #[error("no model was given")]
+    NoModel,
+    /// A longer context than the model was made for.
+    #[error(
+        "max_model_len is {given}, the model was made for {model}: expected at most that, or allow_long_max_model_len"
+    )]
+    OverModelLen {
+        /// The setting.
+        given: usize,
+        /// The model's own limit.
+        model: usize,
+    },
+    /// The KV pool cannot hold one sequence of the longest length.
+    #[error(
+        "max_model_len is {max_model_len}, which needs {need} blocks of the kv cache, {have} present: expected at most \
+         {largest}, or more kv cache memory, or max_model_len = auto"
+    )]
+    PoolTooSmall {
+        /// The setting.
+        max_model_len: usize,
+        /// Blocks that one such sequence needs.
+        need: usize,
+        /// Blocks of the pool.
+        have: usize,
+        /// The longest length that fits.
+        largest: usize,
+    },
+    /// Memory does not suffice for a single block.
+    #[error(
+        "weights, scratch and row state take {fixed_bytes} bytes of the {budget_bytes} allowed: nothing is left for the \
+         kv cache, expected gpu_memory_utilization higher or max_num_batched_tokens = {max_num_batched_tokens} lower"
+    )]
+    NoMemory {
+        /// What is needed before the first block.
+        fixed_bytes: u64,
+        /// What may be used.
+        budget_bytes: u64,
+        /// The setting that the scratch grows with.
+        max_num_batched_tokens: usize,
+    },
+    /// A setting that the scheduler refuses.
+    #[error(transparent)]
+    Scheduler(#[from] quire_scheduler::ConfigError),
+    /// A setting that the KV cache refuses.
+    #[error(transparent)]
+    KvCache(#[from] quire_kvcache::Error),
+    /// A scheduling policy that nobody registered.
+    #[error(transparent)]
+    Policy(#[from] quire_scheduler::UnknownPolicy),
+}

@@ -1,0 +1,13 @@
+//! The configuration: given in pieces, resolved once, immutable from then on.
+
+mod error;
+mod options;
+mod resolve;
+mod setting;
+mod value;
+
+pub use error::ConfigError;
+pub use options::{EngineConfig, EngineOptions, EngineValues};
+pub use resolve::ModelFacts;
+pub use setting::{Setting, Source};
+pub use value::{Bytes, DTypeChoice, MaxModelLen, PreemptionMode};

@@ -1,0 +1,230 @@
+//! The table of settings.
+
+use std::fmt;
+use std::ops::Deref;
+use std::path::PathBuf;
+
+use quire_models::LoadFormat;
+
+use super::value::SettingValue;
+use super::{Bytes, ConfigError, DTypeChoice, MaxModelLen, PreemptionMode, Setting, Source};
+
+/// Writes options, values and everything that goes over all of them, from one list.
+macro_rules! settings {
+    ($($(#[$doc:meta])* $name:ident: $type:ty = $default:expr;)*) => {
+        /// What is asked for; the rest is left to defaults, to the model and to the memory there is.
+        ///
+        /// ```
+        /// use quire_engine::{EngineOptions, Source};
+        ///
+        /// let mut options = EngineOptions::new("models/small").block_size(8);
+        /// options.set("max_num_seqs", "16", Source::Flag)?;
+        /// # Ok::<(), quire_engine::ConfigError>(())
+        /// ```
+        #[derive(Clone, Debug, Default, PartialEq)]
+        pub struct EngineOptions {
+            $($name: Option<Setting<$type>>,)*
+        }
+
+        impl EngineOptions {
+            /// The names of all settings: those of vLLM where the meaning is the same.
+            pub const NAMES: &[&str] = &[$(stringify!($name),)*];
+
+            $(
+                $(#[$doc])*
+                #[must_use]
+                pub fn $name(mut self, value: $type) -> Self {
+                    self.$name = Some(Setting { value, source: Source::Caller });
+                    self
+                }
+            )*
+
+            /// Sets a value from its text form.
+            ///
+            /// # Errors
+            ///
+            /// [`ConfigError::Unknown`]; [`ConfigError::Value`] where the text is not of the setting's form.
+            pub fn set(&mut self, name: &str, text: &str, source: Source) -> Result<(), ConfigError> {
+                match name {
+                    $(stringify!($name) => {
+                        let value = parse::<$type>(stringify!($name), text)?;
+                        self.$name = Some(Setting { value, source });
+                    })*
+                    _ => return Err(ConfigError::Unknown { given: name.to_owned() }),
+                }
+                Ok(())
+            }
+
+            /// These options, completed by `others` where they say nothing.
+            #[must_use]
+            pub fn or(self, others: Self) -> Self {
+                Self { $($name: self.$name.or(others.$name),)* }
+            }
+
+            /// What was given, with the defaults that depend on nothing.
+            pub(super) fn with_defaults(self) -> EngineConfig {
+                let Self { $($name,)* } = self;
+                $(let $name = $name.unwrap_or_else(|| Setting { value: $default, source: Source::Default });)*
+                EngineConfig {
+                    sources: Sources { $($name: $name.source,)* },
+                    values: EngineValues { $($name: $name.value,)* },
+                }
+            }
+        }
+
+        /// The values in force.
+        #[derive(Clone, Debug, PartialEq)]
+        #[non_exhaustive]
+        pub struct EngineValues {
+            $($(#[$doc])* pub $name: $type,)*
+        }
+
+        #[derive(Clone, Debug, PartialEq)]
+        pub(super) struct Sources {
+            $(pub(super) $name: Source,)*
+        }
+
+        impl EngineConfig {
+            /// Every setting: name, value, source.
+            pub fn lines(&self) -> Vec<(&'static str, String, Source)> {
+                vec![$((stringify!($name), self.values.$name.show(), self.sources.$name),)*]
+            }
+        }
+    };
+}
+
+settings! {
+    /// The model: a folder or a file.
+    model: PathBuf = PathBuf::new();
+    /// The name that clients call it by; that of the folder or file where none is given.
+    served_model_name: String = String::new();
+    /// Where the tokenizer is, if not beside the model.
+    tokenizer: Option<PathBuf> = None;
+    /// The chat template: a file, or the template itself; the model's own where none is given.
+    chat_template: Option<String> = None;
+    /// Where sampling defaults come from: `auto` (the model's `generation_config.json`) or `none`.
+    generation_config: String = "auto".to_owned();
+    /// Where weights come from.
+    load_format: LoadFormat = LoadFormat::Auto;
+    /// What weights are computed in.
+    dtype: DTypeChoice = DTypeChoice::Auto;
+    /// The quantization that is expected; none reads it from the model.
+    quantization: Option<String> = None;
+    /// The backend, by name; `auto` takes the best there is.
+    device: String = "auto".to_owned();
+    /// Devices that a layer is split over.
+    tensor_parallel_size: usize = 1;
+    /// Whether steps are never captured as graphs.
+    enforce_eager: bool = false;
+    /// Seed of whatever is random and has no seed of its own (random weights).
+    seed: u64 = 0;
+    /// Tokens of prompt and output together.
+    max_model_len: MaxModelLen = MaxModelLen::Auto;
+    /// Whether `max_model_len` may be more than the model was made for.
+    allow_long_max_model_len: bool = false;
+    /// Tokens a block of the KV cache holds.
+    block_size: usize = 16;
+    /// What keys and values are stored in.
+    kv_cache_dtype: DTypeChoice = DTypeChoice::Auto;
+    /// The share of the device's memory that may be used.
+    gpu_memory_utilization: f64 = 0.9;
+    /// Memory of the KV pool; none fits it to the memory there is.
+    kv_cache_memory: Option<Bytes> = None;
+    /// Blocks of the KV pool, whatever the memory says.
+    num_gpu_blocks_override: Option<usize> = None;
+    /// Host memory for swapped sequences, in GiB. Not built: must be 0.
+    swap_space: f64 = 0.0;
+    /// What happens to a sequence that must give way.
+    preemption_mode: PreemptionMode = PreemptionMode::Recompute;
+    /// Whether blocks of ended sequences serve others that begin alike.
+    enable_prefix_caching: bool = true;
+    /// Sequences that run at once.
+    max_num_seqs: usize = 128;
+    /// Tokens that a step computes.
+    max_num_batched_tokens: usize = 2048;
+    /// Whether a prompt may be computed over several steps.
+    enable_chunked_prefill: bool = true;
+    /// Tokens of one prompt that a step computes; none leaves it to the step's budget.
+    max_prefill_chunk: Option<usize> = None;
+    /// The scheduling policy, by name.
+    scheduling_policy: String = "fcfs".to_owned();
+    /// Whether a step is planned while the one before it runs.
+    async_scheduling: bool = true;
+    /// Requests that may wait before others are refused.
+    max_num_waiting: usize = 4096;
+    /// Log-probabilities that a request may ask for at each token.
+    max_logprobs: usize = 20;
+}
+
+/// The configuration in force: resolved once, validated, immutable. Its values are read as fields; it shows as one
+/// line a setting, with the source.
+#[derive(Clone, Debug, PartialEq)]
+pub struct EngineConfig {
+    pub(super) values: EngineValues,
+    pub(super) sources: Sources,
+}
+
+impl EngineOptions {
+    /// Options for the model at `path`.
+    pub fn new(path: impl Into<PathBuf>) -> Self {
+        Self::default().model(path.into())
+    }
+
+    /// Reads the environment variables that name settings, from a list of all variables:
+    /// `VLLM_ALLOW_LONG_MAX_MODEL_LEN` and `VLLM_CPU_KVCACHE_SPACE` (in GiB).
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Value`].
+    pub fn from_environment(
+        variables: impl IntoIterator<Item = (String, String)>,
+    ) -> Result<Self, ConfigError> {
+        let mut options = Self::default();
+        for (name, value) in variables {
+            match name.as_str() {
+                "VLLM_ALLOW_LONG_MAX_MODEL_LEN" => {
+                    options.set("allow_long_max_model_len", &value, Source::Environment)?;
+                }
+                "VLLM_CPU_KVCACHE_SPACE" if value != "0" => {
+                    options.set("kv_cache_memory", &format!("{value}GiB"), Source::Environment)?;
+                }
+                _ => {}
+            }
+        }
+        Ok(options)
+    }
+
+    /// The model asked for, if one was.
+    pub fn model_path(&self) -> Option<&PathBuf> {
+        self.model.as_ref().map(|model| &model.value)
+    }
+
+    /// The backend asked for, by name; `auto` where none was.
+    pub fn device_name(&self) -> &str {
+        self.device.as_ref().map_or("auto", |device| &device.value)
+    }
+}
+
+impl Deref for EngineConfig {
+    type Target = EngineValues;
+
+    fn deref(&self) -> &EngineValues {
+        &self.values
+    }
+}
+
+impl fmt::Display for EngineConfig {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut separator = "";
+        for (name, value, source) in self.lines() {
+            write!(f, "{separator}{name} = {value} ({source})")?;
+            separator = "\n";
+        }
+        Ok(())
+    }
+}
+
+fn parse<T: SettingValue>(field: &'static str, text: &str) -> Result<T, ConfigError> {
+    let error = || ConfigError::Value { field, given: format!("{text:?}"), expected: T::EXPECTED.to_owned() };
+    T::parse(text).ok_or_else(error)
+}

@@ -1,0 +1,235 @@
+//! From what was asked for to what is in force.
+
+use std::path::Path;
+
+use quire_kernels::DType;
+use quire_models::LoadFormat;
+
+use super::{ConfigError, DTypeChoice, EngineConfig, EngineOptions, MaxModelLen, PreemptionMode, Source};
+
+/// What the model's files say about settings.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModelFacts {
+    /// The longest context that the model was made for.
+    pub max_model_len: usize,
+}
+
+impl EngineConfig {
+    /// Completes and checks the options. The size of the KV pool is not known yet: see [`fit`](Self::fit).
+    ///
+    /// # Errors
+    ///
+    /// The first setting that cannot be used, with its value and what works.
+    pub fn resolve(options: EngineOptions, facts: ModelFacts) -> Result<Self, ConfigError> {
+        let mut config = options.with_defaults();
+        if config.values.model.as_os_str().is_empty() {
+            return Err(ConfigError::NoModel);
+        }
+        config.name_model();
+        config.check_ranges()?;
+        config.check_built()?;
+        config.resolve_max_model_len(facts.max_model_len)?;
+        config.resolve_token_budget();
+        Ok(config)
+    }
+
+    /// The limit on prompt and output together.
+    pub fn max_model_len(&self) -> usize {
+        match self.values.max_model_len {
+            MaxModelLen::Tokens(tokens) => tokens,
+            MaxModelLen::Auto => unreachable!("resolving replaces `auto` by a number"),
+        }
+    }
+
+    /// Whether `max_model_len` was left to the memory there is.
+    fn fits_to_memory(&self) -> bool {
+        self.sources.max_model_len == Source::Memory
+    }
+
+    /// Checks the pool against the longest sequence, or fits the longest sequence to the pool where `max_model_len`
+    /// is `auto`.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::PoolTooSmall`], which names the longest length that fits.
+    pub fn fit(mut self, num_blocks: usize) -> Result<Self, ConfigError> {
+        let largest = num_blocks.saturating_mul(self.block_size);
+        let max_model_len = self.max_model_len();
+        if max_model_len <= largest || self.num_gpu_blocks_override.is_some() {
+            return Ok(self);
+        }
+        if self.fits_to_memory() && largest >= 2 {
+            self.values.max_model_len = MaxModelLen::Tokens(largest);
+            return Ok(self);
+        }
+        let need = max_model_len.div_ceil(self.block_size);
+        Err(ConfigError::PoolTooSmall { max_model_len, need, have: num_blocks, largest })
+    }
+
+    fn name_model(&mut self) {
+        if self.values.served_model_name.is_empty() {
+            let name = Path::new(&self.values.model).file_stem().unwrap_or(self.values.model.as_os_str());
+            self.values.served_model_name = name.to_string_lossy().into_owned();
+            self.sources.served_model_name = Source::Model;
+        }
+    }
+
+    fn check_ranges(&self) -> Result<(), ConfigError> {
+        let counts = [
+            ("max_num_seqs", self.max_num_seqs),
+            ("max_num_batched_tokens", self.max_num_batched_tokens),
+            ("max_num_waiting", self.max_num_waiting),
+            ("tensor_parallel_size", self.tensor_parallel_size),
+            ("num_gpu_blocks_override", self.num_gpu_blocks_override.unwrap_or(1)),
+            ("max_prefill_chunk", self.max_prefill_chunk.unwrap_or(1)),
+        ];
+        for (field, given) in counts {
+            if !(1..=u32::MAX as usize).contains(&given) {
+                return Err(refuse(field, given, "at least 1 and less than 2^32"));
+            }
+        }
+        if ![8, 16, 32, 64].contains(&self.block_size) {
+            return Err(refuse("block_size", self.block_size, "8, 16, 32 or 64"));
+        }
+        if !(self.gpu_memory_utilization > 0.0 && self.gpu_memory_utilization <= 1.0) {
+            return Err(refuse("gpu_memory_utilization", self.gpu_memory_utilization, "above 0, at most 1"));
+        }
+        if !(self.swap_space >= 0.0 && self.swap_space.is_finite()) {
+            return Err(refuse("swap_space", self.swap_space, "a number of GiB, at least 0"));
+        }
+        if !["auto", "none"].contains(&self.generation_config.as_str()) {
+            return Err(refuse("generation_config", &self.generation_config, "auto or none"));
+        }
+        Ok(())
+    }
+
+    fn check_built(&self) -> Result<(), ConfigError> {
+        let not_built =
+            |field, given: String, expected| Err(ConfigError::NotBuilt { field, given, expected });
+        if self.tensor_parallel_size > 1 {
+            return not_built("tensor_parallel_size", self.tensor_parallel_size.to_string(), "1");
+        }
+        if self.swap_space > 0.0 {
+            return not_built("swap_space", self.swap_space.to_string(), "0");
+        }
+        if self.preemption_mode == PreemptionMode::Swap {
+            return not_built("preemption_mode", "swap".to_owned(), "recompute");
+        }
+        if let Some(quantization) = self.quantization.as_ref().filter(|name| *name != "gguf") {
+            return not_built(
+                "quantization",
+                quantization.clone(),
+                "none or gguf: it is read from the model",
+            );
+        }
+        if let DTypeChoice::DType(dtype @ (DType::F8E4M3 | DType::F8E5M2)) = self.dtype {
+            return not_built("dtype", dtype.to_string(), "auto, float32, float16 or bfloat16");
+        }
+        Ok(())
+    }
+
+    fn resolve_max_model_len(&mut self, model: usize) -> Result<(), ConfigError> {
+        let asked = self.sources.max_model_len != Source::Default;
+        match self.values.max_model_len {
+            MaxModelLen::Tokens(given) if given < 2 => {
+                Err(refuse("max_model_len", given, "at least 2, a token of prompt and one of output"))
+            }
+            MaxModelLen::Tokens(given) if given > model && !self.allow_long_max_model_len => {
+                Err(ConfigError::OverModelLen { given, model })
+            }
+            MaxModelLen::Tokens(_) => Ok(()),
+            MaxModelLen::Auto => {
+                self.values.max_model_len = MaxModelLen::Tokens(model);
+                self.sources.max_model_len = if asked { Source::Memory } else { Source::Model };
+                Ok(())
+            }
+        }
+    }
+
+    /// Where nobody set the budget, it must at least be one that works.
+    fn resolve_token_budget(&mut self) {
+        if self.sources.max_num_batched_tokens != Source::Default {
+            return;
+        }
+        let least = match self.enable_chunked_prefill {
+            true => self.max_num_seqs,
+            false => self.max_model_len().saturating_add(self.max_num_seqs - 1),
+        };
+        self.values.max_num_batched_tokens = self.max_num_batched_tokens.max(least);
+    }
+
+    /// Whether weights are made up.
+    pub fn has_dummy_weights(&self) -> bool {
+        self.load_format == LoadFormat::Dummy
+    }
+}
+
+fn refuse(field: &'static str, given: impl ToString, expected: &str) -> ConfigError {
+    ConfigError::Value { field, given: given.to_string(), expected: expected.to_owned() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FACTS: ModelFacts = ModelFacts { max_model_len: 2048 };
+
+    fn options() -> EngineOptions {
+        EngineOptions::new("models/small.gguf")
+    }
+
+    #[track_caller]
+    fn check(options: EngineOptions, message: &str) {
+        assert_eq!(EngineConfig::resolve(options, FACTS).unwrap_err().to_string(), message);
+    }
+
+    #[test]
+    fn refusals_name_setting_value_and_what_works() {
+        check(EngineOptions::default(), "no model was given");
+        check(options().block_size(7), "block_size is 7, expected 8, 16, 32 or 64");
+        check(options().max_num_seqs(0), "max_num_seqs is 0, expected at least 1 and less than 2^32");
+        check(
+            options().gpu_memory_utilization(1.5),
+            "gpu_memory_utilization is 1.5, expected above 0, at most 1",
+        );
+        check(options().swap_space(4.0), "swap_space = 4 is not built yet, expected 0");
+        check(
+            options().max_model_len(MaxModelLen::Tokens(4096)),
+            "max_model_len is 4096, the model was made for 2048: expected at most that, or allow_long_max_model_len",
+        );
+    }
+
+    #[test]
+    fn a_longer_context_needs_the_override() {
+        let variables = [("VLLM_ALLOW_LONG_MAX_MODEL_LEN".to_owned(), "1".to_owned())];
+        let options = options()
+            .max_model_len(MaxModelLen::Tokens(4096))
+            .or(EngineOptions::from_environment(variables).unwrap());
+        assert_eq!(EngineConfig::resolve(options, FACTS).unwrap().max_model_len(), 4096);
+    }
+
+    #[test]
+    fn every_value_is_shown_with_its_source() {
+        let mut options = options().block_size(8);
+        options.set("max_num_seqs", "4", Source::Flag).unwrap();
+        let shown = EngineConfig::resolve(options, FACTS).unwrap().to_string();
+        for line in ["block_size = 8 (caller)", "max_num_seqs = 4 (flag)", "max_model_len = 2048 (model)"] {
+            assert!(shown.lines().any(|shown| shown == line), "{shown}");
+        }
+        assert_eq!(shown.lines().count(), EngineOptions::NAMES.len());
+    }
+
+    #[test]
+    fn a_small_pool_is_an_error_or_shortens_an_automatic_length() {
+        let fixed = EngineConfig::resolve(options(), FACTS).unwrap();
+        let error = fixed.fit(8).unwrap_err();
+        assert_eq!(
+            error,
+            ConfigError::PoolTooSmall { max_model_len: 2048, need: 128, have: 8, largest: 128 }
+        );
+        let auto = EngineConfig::resolve(options().max_model_len(MaxModelLen::Auto), FACTS).unwrap();
+        assert_eq!(auto.fit(8).unwrap().max_model_len(), 128);
+        let forced = EngineConfig::resolve(options().num_gpu_blocks_override(Some(8)), FACTS).unwrap();
+        assert_eq!(forced.fit(8).unwrap().max_model_len(), 2048);
+    }
+}

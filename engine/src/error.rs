@@ -1,0 +1,200 @@
+//! What can go wrong with a request, and with the engine.
+
+use std::sync::Arc;
+
+use crate::config::ConfigError;
+use crate::params::ParamError;
+
+/// The crate's result.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Any error of this crate. It can be cloned, since a failed step is told to every request that was part of it.
+#[derive(Clone, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// A sampling parameter was refused.
+    #[error(transparent)]
+    Param(#[from] ParamError),
+    /// A prompt was refused.
+    #[error(transparent)]
+    Prompt(#[from] PromptError),
+    /// The configuration was refused.
+    #[error(transparent)]
+    Config(#[from] ConfigError),
+    /// A request of a list was refused, and with it the list.
+    #[error("request {index}")]
+    InList {
+        /// Its place, from 0.
+        index: usize,
+        /// What is wrong with it.
+        #[source]
+        source: Box<Error>,
+    },
+    /// A token id that the vocabulary does not have.
+    #[error("token id {given} is not in the vocabulary of {vocab_size} tokens")]
+    TokenId {
+        /// The id.
+        given: u32,
+        /// Ids are below this.
+        vocab_size: usize,
+    },
+    /// Too many requests wait already. Try again later.
+    #[error("{num_waiting} requests wait already, at most {max_num_waiting} may")]
+    Overloaded {
+        /// Requests that wait.
+        num_waiting: usize,
+        /// The limit.
+        max_num_waiting: usize,
+    },
+    /// Code that served this one request panicked; others are not concerned.
+    #[error("internal error: {what} panicked: {message}")]
+    Panicked {
+        /// What was being done.
+        what: &'static str,
+        /// What the panic said.
+        message: String,
+    },
+    /// The device failed; the engine goes on, the requests that ran do not.
+    #[error("the device failed")]
+    Executor(#[from] quire_executor::ExecutorError),
+    /// The scheduler and the engine disagree: a bug.
+    #[error("internal error in scheduling")]
+    Scheduler(#[from] quire_scheduler::Error),
+    /// The model cannot be loaded.
+    #[error("the model cannot be loaded")]
+    Model(#[source] Arc<quire_models::Error>),
+    /// The backend refused to serve the model.
+    #[error("the backend failed")]
+    Kernels(#[from] quire_kernels::Error),
+    /// The engine has ended.
+    #[error("the engine has stopped: {reason}")]
+    Stopped {
+        /// Why.
+        reason: Arc<str>,
+    },
+}
+
+impl From<quire_models::Error> for Error {
+    fn from(error: quire_models::Error) -> Self {
+        Self::Model(Arc::new(error))
+    }
+}
+
+/// Whose fault an error is, and what may help.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum ErrorKind {
+    /// The request is wrong: change it.
+    BadRequest,
+    /// The request is right, this version cannot serve it.
+    NotBuilt,
+    /// Nothing is wrong: try again later.
+    Overloaded,
+    /// The engine failed.
+    Internal,
+    /// The engine has ended.
+    Unavailable,
+}
+
+impl Error {
+    pub(crate) fn stopped(reason: impl Into<Arc<str>>) -> Self {
+        Self::Stopped { reason: reason.into() }
+    }
+
+    /// Whose fault it is.
+    pub fn kind(&self) -> ErrorKind {
+        match self {
+            Self::Param(ParamError::NotBuilt { .. }) | Self::Prompt(PromptError::ContentKind { .. }) => {
+                ErrorKind::NotBuilt
+            }
+            Self::Param(_) | Self::Prompt(_) | Self::TokenId { .. } => ErrorKind::BadRequest,
+            Self::InList { source, .. } => source.kind(),
+            Self::Overloaded { .. } => ErrorKind::Overloaded,
+            Self::Stopped { .. } => ErrorKind::Unavailable,
+            _ => ErrorKind::Internal,
+        }
+    }
+
+    /// The field of the request that is to be changed, where one is.
+    pub fn field(&self) -> Option<&str> {
+        match self {
+            Self::Param(error) => Some(error.field()),
+            Self::Prompt(PromptError::Template { .. } | PromptError::ContentKind { .. }) => Some("messages"),
+            Self::Prompt(_) | Self::TokenId { .. } => Some("prompt"),
+            Self::InList { source, .. } => source.field(),
+            _ => None,
+        }
+    }
+}
+
+/// Why a prompt cannot be served.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum PromptError {
+    /// There is nothing to continue.
+    #[error("the prompt is empty: expected at least one token")]
+    Empty,
+    /// Prompt and one token are longer than the context.
+    #[error(
+        "the prompt has {num_tokens} tokens, at most {} leave room for one token of output (max_model_len is {max_model_len})",
+        max_model_len.saturating_sub(1)
+    )]
+    TooLong {
+        /// Tokens of the prompt.
+        num_tokens: usize,
+        /// The limit on prompt and output together.
+        max_model_len: usize,
+    },
+    /// Prompt and one token do not fit into the KV pool, even alone.
+    #[error(
+        "the prompt of {num_tokens} tokens and one more need {need} blocks of the kv cache, {have} present"
+    )]
+    NeverFits {
+        /// Tokens of the prompt.
+        num_tokens: usize,
+        /// Blocks needed.
+        need: u32,
+        /// Blocks that a prompt may have.
+        have: u32,
+    },
+    /// A token id that the vocabulary does not have.
+    #[error("prompt token {index} is {given}, which is not in the vocabulary of {vocab_size} tokens")]
+    TokenId {
+        /// Its place in the prompt.
+        index: usize,
+        /// The id.
+        given: u32,
+        /// Ids are below this.
+        vocab_size: usize,
+    },
+    /// A conversation for a model without a chat template.
+    #[error("the model has no chat template: give a prompt, or a template")]
+    NoTemplate,
+    /// A conversation without messages.
+    #[error("the conversation is empty: expected at least one message")]
+    NoMessages,
+    /// Two ways to end a conversation at once.
+    #[error("add_generation_prompt and continue_final_message exclude each other")]
+    GenerationPrompt,
+    /// The template puts the last message in another form than it has, so its end is not found.
+    #[error("the chat template changes the final message, which therefore cannot be continued")]
+    FinalMessage,
+    /// The template refused the conversation.
+    #[error("the chat template refused the conversation: {message}")]
+    Template {
+        /// What the template said.
+        message: String,
+    },
+    /// A part of a message that is no text.
+    #[error("message content of type {kind} is not built yet: expected text")]
+    ContentKind {
+        /// Its type.
+        kind: String,
+    },
+    /// The tokenizer refused the text.
+    #[error("the text cannot be tokenized: {message}")]
+    Tokenizer {
+        /// What it said.
+        message: String,
+    },
+}

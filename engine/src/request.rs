@@ -1,0 +1,81 @@
+//! What is asked of the engine.
+
+use std::fmt;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use serde::{Deserialize, Serialize};
+
+use crate::{Prompt, SamplingParams};
+
+/// The name of a request, in logs and in its output. It need not be unique: inside, requests have numbers.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
+#[serde(from = "String", into = "String")]
+pub struct RequestId(Arc<str>);
+
+impl RequestId {
+    /// A name that the client chose.
+    pub fn new(name: impl Into<Arc<str>>) -> Self {
+        Self(name.into())
+    }
+
+    /// A name that no other call of this process returns: `req-1`, `req-2`, ...
+    pub fn next() -> Self {
+        static NEXT: AtomicU64 = AtomicU64::new(1);
+        Self(format!("req-{}", NEXT.fetch_add(1, Ordering::Relaxed)).into())
+    }
+
+    /// The name.
+    pub fn as_str(&self) -> &str {
+        &self.0
+    }
+}
+
+impl From<String> for RequestId {
+    fn from(name: String) -> Self {
+        Self(name.into())
+    }
+}
+
+impl From<RequestId> for String {
+    fn from(id: RequestId) -> Self {
+        id.0.as_ref().to_owned()
+    }
+}
+
+impl fmt::Display for RequestId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+/// A prompt, and how to continue it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Request {
+    /// Its name.
+    pub id: RequestId,
+    /// What to continue.
+    pub prompt: Prompt,
+    /// How.
+    pub params: SamplingParams,
+    /// On whose behalf it runs, for policies that share the device among tenants. Tenants do not share cached blocks.
+    pub tenant: Option<String>,
+    /// For policies that look at it: lower is served first.
+    pub priority: i32,
+    /// Keeps cached blocks from those who do not know it.
+    pub cache_salt: Option<String>,
+}
+
+impl Request {
+    /// A request with a fresh name, of no tenant.
+    pub fn new(prompt: impl Into<Prompt>, params: SamplingParams) -> Self {
+        Self {
+            id: RequestId::next(),
+            prompt: prompt.into(),
+            params,
+            tenant: None,
+            priority: 0,
+            cache_salt: None,
+        }
+    }
+}

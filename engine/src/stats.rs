@@ -1,0 +1,55 @@
+//! Counters and gauges of an engine.
+
+use std::collections::BTreeMap;
+
+use serde::Serialize;
+
+use crate::FinishReason;
+
+/// What an engine has done, and what it is doing. Counters only grow, and count each thing once: what is computed
+/// again after a preemption is not counted again.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct EngineStats {
+    /// Requests that run now.
+    pub num_running: usize,
+    /// Requests that wait.
+    pub num_waiting: usize,
+    /// Blocks of the KV cache that sequences hold.
+    pub num_live_blocks: usize,
+    /// Blocks kept for their content alone.
+    pub num_cached_blocks: usize,
+    /// Blocks without content.
+    pub num_free_blocks: usize,
+    /// Requests that were queued.
+    pub num_requests: u64,
+    /// Requests that ended, by reason.
+    pub num_finished: BTreeMap<FinishReason, u64>,
+    /// Requests that gave their first token.
+    pub num_first_tokens: u64,
+    /// Prompt tokens of requests that gave their first token.
+    pub num_prompt_tokens: u64,
+    /// Tokens generated.
+    pub num_generation_tokens: u64,
+    /// Tokens looked up in the prefix cache.
+    pub num_prefix_query_tokens: u64,
+    /// Tokens found there.
+    pub num_prefix_hit_tokens: u64,
+    /// Times that a sequence gave way.
+    pub num_preemptions: u64,
+    /// Steps.
+    pub num_steps: u64,
+    /// Tokens computed over all steps, padding and repeated work included.
+    pub num_step_tokens: u64,
+}
+
+impl EngineStats {
+    /// Blocks of the pool.
+    pub fn num_blocks(&self) -> usize {
+        self.num_live_blocks + self.num_cached_blocks + self.num_free_blocks
+    }
+
+    /// The share of the pool that sequences hold, in `0.0..=1.0`.
+    pub fn kv_cache_usage(&self) -> f64 {
+        self.num_live_blocks as f64 / self.num_blocks().max(1) as f64
+    }
+}
