@@ -41,7 +41,12 @@ impl RmsNorm {
     ///
     /// # Errors
     /// Those of the device.
-    pub fn norm_in_place(&self, kernels: &Kernels, ctx: &mut StepCtx, x: &Tensor) -> quire_kernels::Result<()> {
+    pub fn norm_in_place(
+        &self,
+        kernels: &Kernels,
+        ctx: &mut StepCtx,
+        x: &Tensor,
+    ) -> quire_kernels::Result<()> {
         kernels.norm().rms_norm(ctx, x, &self.weight, self.eps, x)
     }
 

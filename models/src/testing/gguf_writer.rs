@@ -36,6 +36,12 @@ impl GgufWriter {
         self.metadata.push((key.into(), value));
     }
 
+    /// Sets a metadata entry that may be there already.
+    pub fn replace(&mut self, key: &str, value: MetadataValue) {
+        self.metadata.retain(|(known, _)| known != key);
+        self.set(key, value);
+    }
+
     /// Adds a tensor: its GGUF name, dtype, shape (the slowest dimension first) and bytes.
     pub fn add(&mut self, name: impl Into<String>, dtype: DType, shape: &[usize], bytes: Vec<u8>) {
         self.tensors.push((name.into(), dtype, shape.to_vec(), bytes));

@@ -1,0 +1,157 @@
+//! Configurations: what is read, and what bad values get.
+
+mod common;
+
+use common::chain;
+use quire_kernels::DType;
+use quire_models::testing::TinyModel;
+use quire_models::{Checkpoint, ConfigError, GenerationConfig, LoadOptions, ModelConfig, RopeScaling};
+use serde_json::{Map, Value, json};
+
+fn object(value: Value) -> Map<String, Value> {
+    value.as_object().expect("an object").clone()
+}
+
+fn read(model: &TinyModel) -> Result<ModelConfig, ConfigError> {
+    ModelConfig::from_json(&model.config_json())
+}
+
+/// Checks what a bad field gets.
+fn check(field: &str, value: Value, expected: &str) {
+    let error = read(&TinyModel::llama().with_config(field, value)).expect_err("the value must be refused");
+    assert_eq!(error.to_string(), expected);
+}
+
+#[test]
+fn bad_values_name_field_expected_and_given() {
+    check("num_hidden_layers", json!(0), "num_hidden_layers: expected 1 to 65536, given 0");
+    check("num_hidden_layers", json!(1_000_000), "num_hidden_layers: expected 1 to 65536, given 1000000");
+    check("hidden_size", json!(-3), "hidden_size: expected a whole number of at least 0, given -3");
+    check("hidden_size", json!("64"), "hidden_size: expected a whole number of at least 0, given \"64\"");
+    check("hidden_size", json!(null), "hidden_size: missing");
+    check("vocab_size", json!(1_u64 << 40), "vocab_size: expected 1 to 4294967295, given 1099511627776");
+    check(
+        "num_key_value_heads",
+        json!(3),
+        "num_attention_heads: expected a multiple of num_key_value_heads = 3, given 4",
+    );
+    check("num_key_value_heads", json!(0), "num_key_value_heads: expected 1 to 4294967295, given 0");
+    check("head_dim", json!(15), "head_dim: expected an even number, given 15");
+    check("rms_norm_eps", json!(-1.0), "rms_norm_eps: expected a finite number of at least 0, given -1");
+    check("rope_theta", json!(0), "rope_theta: expected a number above 1, given 0");
+    check("eos_token_id", json!([2, 288]), "eos_token_id: 288 is not in the vocabulary of 288 tokens");
+    check("tie_word_embeddings", json!(1), "tie_word_embeddings: expected true or false, given 1");
+    check("torch_dtype", json!("int8"), "torch_dtype: expected float32, float16 or bfloat16, given int8");
+}
+
+#[test]
+fn head_dim_follows_from_the_sizes_where_it_can() {
+    let model = TinyModel::llama().with_config("head_dim", json!(null));
+    assert_eq!(read(&model).unwrap().head_dim, 16);
+    let error = read(&model.with_config("num_attention_heads", 6)).unwrap_err();
+    assert_eq!(
+        error.to_string(),
+        "head_dim: missing, and hidden_size = 64 is no multiple of num_attention_heads = 6"
+    );
+}
+
+#[test]
+fn quantized_folders_are_refused_with_what_works() {
+    let model = TinyModel::llama().with_config("quantization_config", json!({"quant_method": "awq"}));
+    let error = read(&model).unwrap_err().to_string();
+    assert!(
+        error.starts_with("quantization_config.quant_method: \"awq\" is not supported; known are GGUF"),
+        "{error}"
+    );
+}
+
+#[test]
+fn rope_scaling_is_read_or_refused() {
+    let with = |value: Value| read(&TinyModel::llama().with_config("rope_scaling", value));
+    assert_eq!(with(json!(null)).unwrap().rope.scaling, RopeScaling::None);
+    let linear = with(json!({"type": "linear", "factor": 2.0})).unwrap();
+    assert_eq!(linear.rope.scaling, RopeScaling::Linear { factor: 2.0 });
+    let llama3 = json!({
+        "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    });
+    assert!(matches!(with(llama3).unwrap().rope.scaling, RopeScaling::Llama3 { .. }));
+    let error = with(json!({"rope_type": "yarn", "factor": 4.0})).unwrap_err().to_string();
+    assert_eq!(error, "rope_scaling.rope_type: \"yarn\" is not supported; known are default, linear, llama3");
+    let error = with(json!({"rope_type": "linear"})).unwrap_err().to_string();
+    assert_eq!(error, "rope_scaling.factor: missing");
+}
+
+#[test]
+fn the_newer_place_of_rope_and_dtype_is_read_too() {
+    let model = TinyModel::llama()
+        .with_config("rope_parameters", json!({"rope_theta": 5e5, "rope_type": "default"}))
+        .with_config("dtype", "bfloat16");
+    let config = read(&model).unwrap();
+    assert_eq!((config.rope.theta, config.dtype), (5e5, Some(DType::BF16)));
+}
+
+#[test]
+fn a_window_counts_only_where_it_is_used() {
+    let window = |model: TinyModel| {
+        let config = read(&model).unwrap();
+        (0..config.num_layers).map(|layer| config.window(layer)).collect::<Vec<_>>()
+    };
+    let qwen = || TinyModel::qwen2().with_config("sliding_window", 32);
+    assert_eq!(window(qwen().with_config("use_sliding_window", false)), [None, None]);
+    assert_eq!(window(qwen()), [None, None], "the reference does not use it unless told to");
+    let used = qwen().with_config("use_sliding_window", true);
+    assert_eq!(window(used.clone()), [None, None], "the first 28 layers see everything by default");
+    assert_eq!(window(used.with_config("max_window_layers", 1)), [None, Some(32)]);
+    let types = qwen().with_config("layer_types", json!(["sliding_attention", "full_attention"]));
+    assert_eq!(window(types), [Some(32), None]);
+    assert_eq!(window(TinyModel::llama().with_config("sliding_window", 32)), [None, None]);
+}
+
+#[test]
+fn biases_follow_from_the_architecture() {
+    let biases = |config: &ModelConfig| (config.qkv_bias, config.output_bias, config.mlp_bias);
+    assert_eq!(biases(&read(&TinyModel::qwen2()).unwrap()), (true, false, false));
+    assert_eq!(biases(&read(&TinyModel::llama()).unwrap()), (false, false, false));
+    let biased = TinyModel::llama().with_config("attention_bias", true).with_config("mlp_bias", true);
+    assert_eq!(biases(&read(&biased).unwrap()), (true, true, true));
+}
+
+#[test]
+fn br31_eos_ids_join() {
+    let generation =
+        GenerationConfig::from_json(&object(json!({"eos_token_id": [5, 7], "top_k": 20}))).unwrap();
+    assert_eq!((generation.eos_token_ids, generation.top_k), (vec![5, 7], Some(20)));
+
+    let folder = tempfile::tempdir().unwrap();
+    TinyModel::llama().with_config("eos_token_id", 9).write_folder(folder.path()).unwrap();
+    let checkpoint = Checkpoint::open(folder.path(), &LoadOptions::default()).unwrap();
+    assert_eq!(
+        Vec::from_iter(checkpoint.eos_token_ids()),
+        [2, 9],
+        "generation_config.json has 2, config.json 9"
+    );
+    assert_eq!(Vec::from_iter(checkpoint.tokenizer().unwrap().eos_token_ids().clone()), [2]);
+}
+
+#[test]
+fn a_folder_and_a_gguf_file_of_one_model_have_one_configuration() {
+    for model in [TinyModel::llama(), TinyModel::qwen2()] {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("model.gguf");
+        model.write_gguf(&path).unwrap();
+        let from_gguf = Checkpoint::open(&path, &LoadOptions::default()).unwrap();
+        let mut from_json = read(&model).unwrap();
+        from_json.raw = Map::new();
+        assert_eq!(*from_gguf.config(), from_json);
+    }
+}
+
+#[test]
+fn a_broken_config_file_is_named() {
+    let folder = tempfile::tempdir().unwrap();
+    TinyModel::llama().write_folder(folder.path()).unwrap();
+    std::fs::write(folder.path().join("config.json"), "{\"hidden_size\": ").unwrap();
+    let error = Checkpoint::open(folder.path(), &LoadOptions::default()).unwrap_err();
+    assert!(chain(&error).contains("config.json is not valid json: EOF"), "{}", chain(&error));
+}
