@@ -2,6 +2,9 @@
 
 #![allow(dead_code)] // Not every file needs everything.
 
+pub(crate) mod naive;
+pub(crate) mod runner;
+
 use std::error::Error as _;
 use std::path::PathBuf;
 
