@@ -163,7 +163,7 @@ impl Scheduler {
         self.state.cache.reset_prefix_cache();
     }
 
-    /// What is to be done after a device error: the sequences of all open steps end with [`FinishReason::Error`], the
+    /// What is to be done after a device error, together with a reset of the device, which forgets all rows: the sequences of all open steps end with [`FinishReason::Error`], the
     /// other running ones start over, since the device has lost their blocks, and the prefix cache is emptied.
     pub fn fail_open_steps(&mut self) -> Vec<FinishedSequence> {
         let open = std::mem::take(&mut self.state.open);
@@ -177,6 +177,7 @@ impl Scheduler {
         self.state.schedule += 1;
         let running: Vec<_> = self.state.running.ids().collect();
         running.into_iter().for_each(|seq| self.state.preempt(seq));
+        self.state.released.clear(); // a device that was reset knows no sequence
         self.state.cache.reset_prefix_cache();
         if let Some(last) = open.back() {
             self.state.cache.commit(last.id);
@@ -239,7 +240,7 @@ impl Scheduler {
         }
     }
 
-    fn event(&mut self, id: SeqId, kind: EventKind) {
+    pub(crate) fn event(&mut self, id: SeqId, kind: EventKind) {
         if let Some(seq) = self.state.sequences.get(id) {
             let rerank = self.policy.on_event(&SchedEvent { seq: SequenceView(seq), kind });
             self.rerank(rerank);

@@ -1,0 +1,132 @@
+//! Random scenarios.
+
+use quire_kvcache::{HashKey, KvCacheConfig};
+
+use crate::config::SchedulerConfig;
+use crate::error::AddError;
+use crate::ids::{SeqId, TenantId};
+use crate::policy::SchedulerPolicy;
+use crate::sequence::NewSequence;
+use crate::testing::rng::Rng;
+use crate::testing::simulation::{Simulation, SimulationConfig};
+
+/// A random bench and load: all of it follows from the seed.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// The seed.
+    pub seed: u64,
+    /// The bench: small pools, narrow budgets.
+    pub config: SimulationConfig,
+    /// Requests in the load; some are too long for the pool or the model.
+    pub num_requests: u32,
+    /// One request in so many is aborted, at a random moment.
+    pub abort_one_in: u32,
+    /// One running request in so many is forked, at a random moment.
+    pub fork_one_in: u32,
+    /// One step in so many fails on the device, if any.
+    pub fail_one_in: Option<u32>,
+}
+
+impl Scenario {
+    /// The scenario of a seed.
+    pub fn from_seed(seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        let block_size = rng.choose(&[1, 2, 4, 8, 16]);
+        let mut cache = KvCacheConfig::new(rng.range(2..40), block_size);
+        cache.watermark = rng.choose(&[0.0, 0.01, 0.2]);
+        cache.enable_prefix_caching = !rng.one_in(3);
+        cache.hash_key = HashKey(rng.next(), rng.next());
+        let mut scheduler = SchedulerConfig::new(rng.range(2..200));
+        scheduler.max_num_seqs = rng.range(1..9);
+        scheduler.max_num_batched_tokens = scheduler.max_num_seqs + rng.range(0..64);
+        scheduler.max_prefill_chunk = rng.choose(&[None, Some(1), Some(7)]);
+        if rng.one_in(4) {
+            scheduler.enable_chunked_prefill = false;
+            scheduler.max_prefill_chunk = None;
+            scheduler.max_num_batched_tokens = scheduler.max_model_len + scheduler.max_num_seqs - 1;
+        }
+        let config = SimulationConfig { scheduler, cache, max_open_steps: rng.range(1..4) as usize };
+        Self {
+            seed,
+            config,
+            num_requests: rng.range(1..25),
+            abort_one_in: rng.choose(&[3, 10, 1000]),
+            fork_one_in: rng.choose(&[5, 20, 1000]),
+            fail_one_in: rng.choose(&[None, None, Some(50)]),
+        }
+    }
+
+    /// Runs a policy through it, and returns the steps it took.
+    ///
+    /// # Panics
+    /// If an invariant breaks or a sequence does not end in time.
+    pub fn run(&self, policy: Box<dyn SchedulerPolicy>) -> u64 {
+        let mut rng = Rng::new(self.seed ^ 1);
+        let mut bench = Simulation::new(self.config.clone(), policy);
+        let mut num_left = self.num_requests;
+        let mut added = Vec::new();
+        let mut max_steps = 100;
+        while num_left > 0 {
+            if rng.one_in(2) {
+                num_left -= 1;
+                max_steps += self.add(&mut bench, &mut rng, &mut added);
+            }
+            max_steps += self.disturb(&mut bench, &mut rng, &mut added);
+            bench.step();
+        }
+        bench.run(max_steps)
+    }
+
+    /// Adds a request, and returns the steps it may take: the oldest computes at least a token whenever a policy has
+    /// passed it over 32 times, and never starts over unless the device fails.
+    fn add(&self, bench: &mut Simulation, rng: &mut Rng, added: &mut Vec<SeqId>) -> u64 {
+        let prefix = Simulation::prompt(u64::from(rng.range(0..3)), rng.range(0..60));
+        let rest = Simulation::prompt(rng.next(), rng.range(0..60));
+        let max_output_tokens = rng.choose(&[1, 2, 10, 60, u32::MAX]);
+        let mut new = NewSequence::new([prefix, rest].concat(), max_output_tokens, bench.now());
+        (new.priority, new.tenant) = (rng.range(0..3) as i32, TenantId(u64::from(rng.range(0..3))));
+        let num_tokens = new.prompt.len() as u32;
+        match bench.add(new, rng.next(), rng.one_in(2)) {
+            Ok(seq) => added.push(seq),
+            Err(refusal) => return self.expect_refusal(num_tokens, &refusal),
+        }
+        40 * u64::from(self.config.scheduler.max_model_len)
+    }
+
+    /// Refusals name what was needed, and are right.
+    fn expect_refusal(&self, num_tokens: u32, refusal: &AddError) -> u64 {
+        let capacity = self.config.cache.capacity();
+        match *refusal {
+            AddError::EmptyPrompt => assert_eq!(num_tokens, 0),
+            AddError::PromptTooLong { max_model_len, .. } => assert!(num_tokens >= max_model_len),
+            AddError::NeverFits { need, have, .. } => {
+                assert_eq!(need, capacity.blocks_for(num_tokens + 1));
+                assert!(need > have && have == capacity.admissible_blocks());
+            }
+            AddError::NoOutput => panic!("every request asks for output"),
+        }
+        0
+    }
+
+    /// Aborts, forks and fails, and returns the steps that this may cost.
+    fn disturb(&self, bench: &mut Simulation, rng: &mut Rng, added: &mut Vec<SeqId>) -> u64 {
+        let cost = 40 * u64::from(self.config.scheduler.max_model_len);
+        if self.fail_one_in.is_some_and(|times| rng.one_in(times)) {
+            bench.fail_device();
+            return cost * added.len() as u64;
+        }
+        if added.is_empty() {
+            return 0;
+        }
+        let seq = rng.choose(added);
+        if rng.one_in(self.abort_one_in) {
+            bench.abort(seq);
+        }
+        let Some(num_tokens) = bench.scheduler().seq(seq).map(|seq| seq.num_tokens()) else { return 0 };
+        if rng.one_in(self.fork_one_in) {
+            added.extend(bench.fork(seq, num_tokens, rng.next()));
+            return cost;
+        }
+        0
+    }
+}

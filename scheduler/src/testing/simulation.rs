@@ -1,0 +1,275 @@
+//! The bench: scheduler, fake device and a loop between them.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::time::Duration;
+
+use quire_kvcache::{KvCacheConfig, KvCacheManager, StepId};
+
+use crate::config::SchedulerConfig;
+use crate::error::{AddError, ForkError};
+use crate::ids::{Epoch, SeqId, Time};
+use crate::plan::StepPlan;
+use crate::policy::SchedulerPolicy;
+use crate::result::{CommitReport, SequenceResult};
+use crate::scheduler::Scheduler;
+use crate::sequence::{FinishReason, FinishedSequence, NewSequence};
+use crate::testing::device::{FakeDevice, VOCAB, digest, sample};
+
+/// What a bench is made from.
+#[derive(Clone, Debug)]
+pub struct SimulationConfig {
+    /// The limits of a step.
+    pub scheduler: SchedulerConfig,
+    /// The pool.
+    pub cache: KvCacheConfig,
+    /// Steps that may be open at once: 1 is the plain loop, 2 the run-ahead loop.
+    pub max_open_steps: usize,
+}
+
+/// A sequence that has ended.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Ended {
+    /// What the scheduler handed back.
+    pub sequence: FinishedSequence,
+    /// The tokens delivered on the way, as the commits reported them.
+    pub delivered: Vec<u32>,
+    /// The `step` call it ended in.
+    pub at: u64,
+}
+
+/// What the bench knows of a sequence, to foresee its text.
+#[derive(Clone, Debug)]
+struct Expected {
+    seed: u64,
+    num_given_tokens: usize,
+    max_output_tokens: usize,
+    stops: bool,
+    delivered: Vec<u32>,
+}
+
+#[derive(Debug)]
+struct InFlight {
+    step: StepId,
+    rows: Vec<(SeqId, Epoch, Option<u32>)>,
+}
+
+/// A scheduler at work on a fake device.
+///
+/// # Panics
+/// Every method panics where an invariant is broken.
+pub struct Simulation {
+    scheduler: Scheduler,
+    device: FakeDevice,
+    config: SimulationConfig,
+    in_flight: VecDeque<InFlight>,
+    expected: BTreeMap<SeqId, Expected>,
+    ended: Vec<Ended>,
+    num_steps: u64,
+}
+
+/// The token that ends a sequence that heeds it.
+const STOP: u32 = 0;
+
+/// Virtual time of a step.
+const STEP_TIME: Duration = Duration::from_millis(1);
+
+impl Simulation {
+    /// A bench without load. The configuration is the test's own, so that an unusable one is a failure of the test.
+    pub fn new(config: SimulationConfig, policy: Box<dyn SchedulerPolicy>) -> Self {
+        let cache =
+            KvCacheManager::new(config.cache.clone()).expect("the test's cache configuration is usable");
+        let scheduler = Scheduler::new(config.scheduler.clone(), policy, cache);
+        Self {
+            scheduler: scheduler.expect("the test's scheduler configuration is usable"),
+            device: FakeDevice::new(config.cache.num_blocks, config.cache.block_size),
+            in_flight: VecDeque::new(),
+            expected: BTreeMap::new(),
+            ended: Vec::new(),
+            num_steps: 0,
+            config,
+        }
+    }
+
+    /// A prompt that is a function of its seed.
+    pub fn prompt(seed: u64, num_tokens: u32) -> Vec<u32> {
+        let mut rng = crate::testing::Rng::new(seed);
+        (0..num_tokens).map(|_| rng.range(1..VOCAB)).collect()
+    }
+
+    /// The virtual time.
+    pub fn now(&self) -> Time {
+        Time::ZERO + STEP_TIME * u32::try_from(self.num_steps).unwrap_or(u32::MAX)
+    }
+
+    /// The scheduler, to look at.
+    pub fn scheduler(&self) -> &Scheduler {
+        &self.scheduler
+    }
+
+    /// The sequences that have ended so far, in the order of their ends.
+    pub fn ended(&self) -> &[Ended] {
+        &self.ended
+    }
+
+    /// Calls of [`step`](Self::step) so far.
+    pub fn num_steps(&self) -> u64 {
+        self.num_steps
+    }
+
+    /// Adds a sequence whose text depends on `seed`, and which ends early at a stop token if `stops`.
+    ///
+    /// # Errors
+    /// As [`Scheduler::add`].
+    pub fn add(&mut self, new: NewSequence, seed: u64, stops: bool) -> Result<SeqId, AddError> {
+        let num_given_tokens = new.prompt.len();
+        let id = self.scheduler.add(new)?;
+        self.expect(id, seed, num_given_tokens, stops);
+        Ok(id)
+    }
+
+    /// Forks a sequence.
+    ///
+    /// # Errors
+    /// As [`Scheduler::fork`].
+    pub fn fork(&mut self, parent: SeqId, num_tokens: u32, seed: u64) -> Result<SeqId, ForkError> {
+        let id = self.scheduler.fork(parent, num_tokens)?;
+        let stops = self.expected.get(&parent).is_some_and(|parent| parent.stops);
+        self.expect(id, seed, num_tokens as usize, stops);
+        Ok(id)
+    }
+
+    /// Aborts a sequence that may have ended.
+    pub fn abort(&mut self, seq: SeqId) {
+        let aborted = self.scheduler.abort(seq);
+        self.end(aborted);
+        self.check();
+    }
+
+    /// Fails all open steps, as an error of the device does.
+    pub fn fail_device(&mut self) {
+        self.in_flight.clear();
+        self.device.reset();
+        let failed = self.scheduler.fail_open_steps();
+        self.end(failed);
+        self.check();
+    }
+
+    /// Once around the loop: plan and submit a step, then collect the oldest, if so many are open or there is nothing
+    /// else to do. Returns the plan.
+    pub fn step(&mut self) -> Option<StepPlan> {
+        self.num_steps += 1;
+        let plan = self.scheduler.schedule(self.now()).expect("a step with work plans something");
+        if let Some(plan) = &plan {
+            self.submit(plan);
+        }
+        self.check();
+        if plan.is_none() || self.in_flight.len() >= self.config.max_open_steps {
+            self.collect();
+            self.check();
+        }
+        plan
+    }
+
+    /// Steps until nothing is left, and returns how many calls of [`step`](Self::step) that took.
+    pub fn run(&mut self, max_steps: u64) -> u64 {
+        let start = self.num_steps;
+        while self.scheduler.has_unfinished() || !self.in_flight.is_empty() {
+            assert!(self.num_steps - start < max_steps, "all sequences end within {max_steps} steps");
+            self.step();
+        }
+        let usage = self.scheduler.cache().usage();
+        assert_eq!((usage.live, usage.free + usage.cached), (0, usage.total), "all blocks come back");
+        self.num_steps - start
+    }
+
+    fn expect(&mut self, id: SeqId, seed: u64, num_given_tokens: usize, stops: bool) {
+        let seq = self.scheduler.seq(id).expect("the sequence was just added");
+        let forked_output = num_given_tokens - seq.num_prompt_tokens() as usize;
+        let max_output_tokens = seq.max_output_tokens() as usize - forked_output;
+        let delivered = Vec::new();
+        self.expected.insert(id, Expected { seed, num_given_tokens, max_output_tokens, stops, delivered });
+    }
+
+    fn submit(&mut self, plan: &StepPlan) {
+        let config = &self.config.scheduler;
+        assert!(plan.num_tokens <= config.max_num_batched_tokens, "the token budget is kept");
+        assert!(plan.rows.len() <= config.max_num_seqs as usize, "the limit of sequences is kept");
+        assert!(self.scheduler.stats().num_running <= config.max_num_seqs as usize);
+        let (scheduler, expected) = (&self.scheduler, &self.expected);
+        let added = |seq: SeqId| (scheduler.tokens(seq).to_vec(), expected[&seq].seed);
+        let sampled = self.device.execute(plan, added);
+        let rows = plan.rows.iter().zip(sampled).map(|(row, token)| (row.seq, row.epoch, token)).collect();
+        self.in_flight.push_back(InFlight { step: plan.step, rows });
+    }
+
+    fn collect(&mut self) {
+        let Some(InFlight { step, rows }) = self.in_flight.pop_front() else { return };
+        // Results of earlier epochs are dropped whether they are left out or not; odd steps leave them out.
+        let is_wanted = |seq, epoch| step.0 % 2 == 0 || self.scheduler.is_current(seq, epoch);
+        let sampled = rows.iter().filter(|(seq, epoch, _)| is_wanted(*seq, *epoch));
+        let tokens: Vec<_> =
+            sampled.filter_map(|(seq, epoch, token)| Some((*seq, *epoch, [(*token)?]))).collect();
+        let results: Vec<_> = tokens.iter().map(|sampled| self.result(sampled)).collect();
+        let report = self.scheduler.commit(step, &results).expect("results belong to the step");
+        self.deliver(&report, &results.iter().map(|r| (r.seq, r.tokens[0])).collect());
+        self.end(report.finished);
+    }
+
+    fn result<'a>(&self, (seq, epoch, tokens): &'a (SeqId, Epoch, [u32; 1])) -> SequenceResult<'a> {
+        let stops = self.expected.get(seq).is_some_and(|expected| expected.stops);
+        let finish = (stops && tokens[0] == STOP).then_some(FinishReason::Stop);
+        SequenceResult { seq: *seq, epoch: *epoch, tokens, finish }
+    }
+
+    fn deliver(&mut self, report: &CommitReport, tokens: &BTreeMap<SeqId, u32>) {
+        for (seq, num_tokens) in &report.accepted {
+            assert_eq!(*num_tokens, 1, "a row without drafts brings one token");
+            let expected = self.expected.get_mut(seq).expect("an accepted sequence was added");
+            expected.delivered.push(tokens[seq]);
+        }
+    }
+
+    fn end(&mut self, finished: impl IntoIterator<Item = FinishedSequence>) {
+        for sequence in finished {
+            let expected = self.expected.remove(&sequence.id).expect("a sequence ends once");
+            expected.check(&sequence);
+            self.ended.push(Ended { sequence, delivered: expected.delivered, at: self.num_steps });
+        }
+    }
+
+    fn check(&self) {
+        self.scheduler.check().expect("the books of blocks balance");
+    }
+}
+
+impl Expected {
+    /// The text is that of a lone run; of one that was cut short, its beginning.
+    fn check(&self, sequence: &FinishedSequence) {
+        let (given, output) = sequence.tokens.split_at(self.num_given_tokens);
+        let (lone, reason) = self.lone(given);
+        assert!(lone.starts_with(output), "the text of sequence {} is that of its lone run", sequence.id);
+        assert_eq!(output, self.delivered, "each token of sequence {} is delivered once", sequence.id);
+        if !matches!(sequence.reason, FinishReason::Abort | FinishReason::Error) {
+            assert_eq!(
+                (lone.len(), reason),
+                (output.len(), sequence.reason),
+                "sequence {} ends",
+                sequence.id
+            );
+        }
+    }
+
+    fn lone(&self, given: &[u32]) -> (Vec<u32>, FinishReason) {
+        let mut values = given.iter().fold(0, |values, token| digest(values, *token));
+        let mut output = Vec::new();
+        while output.len() < self.max_output_tokens {
+            let token = sample(values, self.seed);
+            output.push(token);
+            if self.stops && token == STOP {
+                return (output, FinishReason::Stop);
+            }
+            values = digest(values, token);
+        }
+        (output, FinishReason::Length)
+    }
+}

@@ -1,0 +1,63 @@
+//! Random scenarios under the shipped policies and under nonsense.
+//!
+//! `QUIRE_SEED` moves the range of seeds; a failure prints the seed that broke.
+
+use quire_scheduler::testing::{ChaosPolicy, check_policy};
+use quire_scheduler::{Fcfs, PolicyRegistry, SchedulerPolicy, SequenceView, StepBuilder};
+
+fn seeds(num_seeds: u64) -> std::ops::Range<u64> {
+    let start = std::env::var("QUIRE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
+    println!("seeds from {start}");
+    start..start + num_seeds
+}
+
+#[test]
+fn shipped_policies_keep_every_promise() {
+    let policies = PolicyRegistry::default();
+    for name in policies.names() {
+        check_policy(|_| policies.build(name).unwrap(), seeds(600));
+    }
+}
+
+#[test]
+fn nonsense_breaks_no_promise() {
+    check_policy(|seed| Box::new(ChaosPolicy::new(seed)), seeds(600));
+}
+
+/// Ranks the newest first, and so lets nobody finish by itself.
+struct LastComeFirst;
+
+impl SchedulerPolicy for LastComeFirst {
+    fn name(&self) -> &str {
+        "lcfs"
+    }
+
+    fn rank(&self, seq: &SequenceView<'_>) -> quire_scheduler::Rank {
+        quire_scheduler::Rank(-(seq.id().0 as i64), 0)
+    }
+}
+
+#[test]
+fn the_oldest_finishes_though_it_ranks_last() {
+    check_policy(|_| Box::new(LastComeFirst), seeds(300));
+}
+
+/// Plans nothing, ever.
+struct Idle;
+
+impl SchedulerPolicy for Idle {
+    fn name(&self) -> &str {
+        "idle"
+    }
+
+    fn rank(&self, seq: &SequenceView<'_>) -> quire_scheduler::Rank {
+        Fcfs.rank(seq)
+    }
+
+    fn plan(&mut self, _step: &mut StepBuilder<'_>) {}
+}
+
+#[test]
+fn a_policy_that_plans_nothing_does_not_stop_the_work() {
+    check_policy(|_| Box::new(Idle), seeds(100));
+}
