@@ -3,6 +3,7 @@
 //! `executor` and `models` are written over [`Kernels`], a value made of parts; `kernels-cpu` and
 //! `kernels-cuda` provide parts. This crate depends on no other of ours and names no backend.
 
+pub mod conformance;
 pub mod convert;
 mod ctx;
 mod device;

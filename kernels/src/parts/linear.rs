@@ -129,6 +129,21 @@ pub trait LinearKernels: Part {
     }
 }
 
+/// What a linear layer makes of its input before it multiplies.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum InputPrecision {
+    /// It takes the elements as they are.
+    Exact,
+    /// It rounds each element to this floating-point type.
+    Rounded(DType),
+    /// It makes them symmetric 8-bit integers, with one scale for each run of `block_len` elements of a row.
+    Int8 {
+        /// Elements that share a scale.
+        block_len: usize,
+    },
+}
+
 /// A packed linear layer (or several that read the same input). Model code never asks what is in it.
 pub trait Linear: Send + Sync {
     /// Columns of the weight.
@@ -142,6 +157,11 @@ pub trait Linear: Send + Sync {
 
     /// The kernel that serves it, e.g. `q4_1 x q8 avx512-vnni`; equal layers give equal names.
     fn kernel(&self) -> String;
+
+    /// How precisely the layer reads its input: what the conformance suite takes the error bound from.
+    fn input_precision(&self) -> InputPrecision {
+        InputPrecision::Exact
+    }
 
     /// `out[t] = W x[t] + b` for each token. `out` is `[num_tokens, out_features]`; the dtype is the device's
     /// activation dtype, or F32.

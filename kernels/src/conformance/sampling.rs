@@ -1,0 +1,385 @@
+//! Sampling: every token that is drawn must be one that the f64 formula draws, up to rounding.
+
+use super::bench::{Bench, Placement, Rng, widen};
+use super::report::At;
+use crate::math::sampling::{self as oracle, Filter, Penalties};
+use crate::random::DrawKey;
+use crate::{IN_PROMPT, LogprobsOut, Result, SamplingRows, SamplingState, Tensor};
+
+const VOCABS: [usize; 5] = [1, 7, 33, 1000, 49_152];
+
+/// How far two scores may lie apart and yet be confused by f32 arithmetic, relative to their size.
+const SCORE_TOLERANCE: f64 = 1e-5;
+
+/// One row to sample.
+#[derive(Clone)]
+struct Row {
+    logits: Vec<f32>,
+    filter: Filter,
+    penalties: Penalties,
+    key: DrawKey,
+}
+
+const PLAIN: Filter = Filter { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 };
+const NO_PENALTIES: Penalties = Penalties { presence: 0.0, frequency: 0.0, repetition: 1.0 };
+
+pub(super) fn check(bench: &mut Bench<'_>) -> Result<()> {
+    check_greedy(bench)?;
+    for vocab in VOCABS {
+        check_filters(bench, vocab)?;
+    }
+    check_known_sets(bench)?;
+    check_tiny_temperature(bench)?;
+    check_distribution(bench)?;
+    check_penalties(bench)?;
+    check_bias(bench)?;
+    check_count(bench)?;
+    check_logprobs(bench)?;
+    check_scatter(bench)
+}
+
+impl Row {
+    fn new(logits: Vec<f32>, filter: Filter, seed: u64) -> Self {
+        let key = DrawKey { seed, sequence: 0, position: 17 };
+        Self { logits, filter, penalties: NO_PENALTIES, key }
+    }
+
+    fn random(rng: &mut Rng, vocab: usize, filter: Filter) -> Self {
+        let logits = (0..vocab).map(|_| 3.0 * rng.normal() as f32).collect();
+        let key =
+            DrawKey { seed: rng.next(), sequence: rng.below(4) as u32, position: rng.below(9000) as u32 };
+        Self { logits, filter, penalties: NO_PENALTIES, key }
+    }
+
+    /// Whether `token` is what the formula draws, give or take rounding.
+    fn admits(&self, token: i32) -> bool {
+        let logits = widen(&self.logits);
+        let Ok(token) = usize::try_from(token) else { return false };
+        if self.filter.temperature == 0.0 || token >= logits.len() {
+            return token == self.filter.sample(&logits, self.key);
+        }
+        // A token at the edge of the kept set may be in it or not.
+        let slack = |by: f64| {
+            let (top_p, min_p) = (self.filter.top_p * (1.0 + by), self.filter.min_p * (1.0 - by));
+            Filter { top_p, min_p, ..self.filter }
+        };
+        [0.0, -1e-4, 1e-4].into_iter().any(|by| {
+            let kept = slack(by).kept(&logits);
+            let score = |token: usize| self.filter.score(&logits, logits[kept[0]], self.key, token);
+            let best = kept.iter().map(|&t| score(t)).fold(f64::NEG_INFINITY, f64::max);
+            kept.contains(&token) && score(token) >= best - SCORE_TOLERANCE * (1.0 + best.abs())
+        })
+    }
+}
+
+/// Samples the rows, spread over shuffled slots, with a padded row at the end.
+fn sample(bench: &mut Bench<'_>, rows: &[Row]) -> Result<Vec<i32>> {
+    let vocab = rows[0].logits.len();
+    let slots: Vec<usize> = bench.rng.permutation(rows.len() + 3)[..rows.len()].to_vec();
+    let state = write_state(bench, rows, &slots, vocab)?;
+    let n = rows.len() + 1;
+    let mut logits: Vec<f32> = rows.iter().flat_map(|r| &r.logits).copied().collect();
+    logits.resize(n * vocab, f32::NAN);
+    let logits = bench.f32s(&[n, vocab], &logits)?;
+    let mut device_slots: Vec<i32> = slots.iter().map(|&s| s as i32).collect();
+    device_slots.push(-1);
+    let mut positions: Vec<i32> = rows.iter().map(|r| r.key.position as i32).collect();
+    positions.push(0);
+    let (device_slots, positions) = (bench.i32s(&[n], &device_slots)?, bench.i32s(&[n], &positions)?);
+    let out = bench.i32s(&[n], &vec![-7; n])?;
+    let rows = SamplingRows { logits: &logits, slots: &device_slots, positions: &positions };
+    let sampling = bench.kernels.sampling();
+    bench.ctx.step(|ctx| sampling.sample(ctx, &state, &rows, &out))?;
+    let mut tokens = bench.read_i32(&out)?;
+    bench.report.equal(At { op: "sample.padding", case: "last row" }, &[tokens.pop()], &[Some(0)]);
+    Ok(tokens)
+}
+
+fn write_state(bench: &mut Bench<'_>, rows: &[Row], slots: &[usize], vocab: usize) -> Result<SamplingState> {
+    let num_slots = rows.len() + 3;
+    let state = SamplingState::new(bench.kernels.device().as_ref(), num_slots, vocab)?;
+    let by_slot = |slot: usize| slots.iter().position(|&s| s == slot).map(|row| &rows[row]);
+    let floats = |f: &dyn Fn(&Row) -> f64| -> Vec<f32> {
+        (0..num_slots).map(|slot| by_slot(slot).map_or(f32::NAN, |row| f(row) as f32)).collect()
+    };
+    let top_k: Vec<i32> =
+        (0..num_slots).map(|slot| by_slot(slot).map_or(-1, |r| r.filter.top_k as i32)).collect();
+    let keys: Vec<u32> = (0..num_slots)
+        .flat_map(|slot| {
+            by_slot(slot).map_or([0; 3], |r| [r.key.seed as u32, (r.key.seed >> 32) as u32, r.key.sequence])
+        })
+        .collect();
+    let ctx = &mut bench.ctx;
+    ctx.write(&state.temperature, &floats(&|r| r.filter.temperature))?;
+    ctx.write(&state.top_p, &floats(&|r| r.filter.top_p))?;
+    ctx.write(&state.min_p, &floats(&|r| r.filter.min_p))?;
+    ctx.write(&state.presence_penalty, &floats(&|r| r.penalties.presence))?;
+    ctx.write(&state.frequency_penalty, &floats(&|r| r.penalties.frequency))?;
+    ctx.write(&state.repetition_penalty, &floats(&|r| r.penalties.repetition))?;
+    ctx.write(&state.top_k, &top_k)?;
+    ctx.write(&state.keys, &keys)?;
+    Ok(state)
+}
+
+fn check_greedy(bench: &mut Bench<'_>) -> Result<()> {
+    let greedy = Filter { temperature: 0.0, ..PLAIN };
+    for vocab in VOCABS {
+        let mut rows: Vec<Row> = (0..5).map(|_| Row::random(&mut bench.rng, vocab, greedy)).collect();
+        // The best token several times over, and a row in which only the last token is allowed.
+        for at in [vocab / 3, vocab / 2, vocab - 1] {
+            rows[0].logits[at] = 50.0;
+        }
+        rows[1].logits.fill(f32::NEG_INFINITY);
+        rows[1].logits[vocab - 1] = -3.0;
+        rows[2].logits.fill(0.25);
+        let expected: Vec<i32> = rows.iter().map(|r| oracle::ranked(&widen(&r.logits))[0] as i32).collect();
+        let tokens = sample(bench, &rows)?;
+        bench.report.equal(
+            At { op: "sample.greedy", case: &format!("vocabulary of {vocab}") },
+            &tokens,
+            &expected,
+        );
+    }
+    Ok(())
+}
+
+fn check_filters(bench: &mut Bench<'_>, vocab: usize) -> Result<()> {
+    let mut rows = Vec::new();
+    for i in 0..24 {
+        let filter = Filter {
+            temperature: [1.0, 0.7, 0.0, 1.5][i % 4],
+            top_k: [0, 1, 5, 40, vocab + 9][i % 5],
+            top_p: [1.0f32, 0.9, 0.5, 1e-4][i / 2 % 4].into(),
+            min_p: [0.0f32, 0.05, 0.0, 0.4, 1.0][i / 3 % 5].into(),
+        };
+        rows.push(Row::random(
+            &mut bench.rng,
+            vocab,
+            Filter { temperature: f64::from(filter.temperature as f32), ..filter },
+        ));
+    }
+    let together = sample(bench, &rows)?;
+    for (i, (row, &token)) in rows.iter().zip(&together).enumerate() {
+        let case = format!("row {i} of vocabulary {vocab}, {:?}", row.filter);
+        let verdict =
+            if row.admits(token) { token } else { row.filter.sample(&widen(&row.logits), row.key) as i32 };
+        bench.report.equal(At { op: "sample", case: &case }, &[token], &[verdict]);
+    }
+    for i in [0, 2, 7, 13] {
+        let alone = sample(bench, &rows[i..=i])?;
+        let case = format!("row {i} of vocabulary {vocab}");
+        bench.report.equal(At { op: "sample.alone", case: &case }, &alone, &together[i..=i]);
+    }
+    Ok(())
+}
+
+/// Over many seeds each token of the kept set appears, and none outside of it.
+fn check_known_sets(bench: &mut Bench<'_>) -> Result<()> {
+    let logits = vec![1.0, 3.0, 2.5, 2.5, 2.4, 0.0];
+    let cases: [(&str, Filter, &[i32]); 6] = [
+        ("ties at top-k stay", Filter { top_k: 2, ..PLAIN }, &[1, 2, 3]),
+        ("top-k of one is greedy", Filter { top_k: 1, ..PLAIN }, &[1]),
+        ("top-p keeps the best token", Filter { top_p: f64::from(1e-6f32), ..PLAIN }, &[1]),
+        ("top-p stops where its mass is reached", Filter { top_p: 0.5, ..PLAIN }, &[1, 2]),
+        ("min-p of one keeps the best token", Filter { min_p: 1.0, ..PLAIN }, &[1]),
+        ("min-p cuts before top-p", Filter { min_p: 0.5, top_p: f64::from(0.99f32), ..PLAIN }, &[1, 2, 3, 4]),
+    ];
+    for (case, filter, expected) in cases {
+        let rows: Vec<Row> = (0..200).map(|seed| Row::new(logits.clone(), filter, seed)).collect();
+        let mut seen = sample(bench, &rows)?;
+        seen.sort_unstable();
+        seen.dedup();
+        bench.report.equal(At { op: "sample.kept", case }, &seen, expected);
+    }
+    Ok(())
+}
+
+/// BR-32: a quotient by a tiny temperature must not overflow.
+fn check_tiny_temperature(bench: &mut Bench<'_>) -> Result<()> {
+    let mut rows = Vec::new();
+    for temperature in [0.0f32, 1e-30, 1e-7, 1e-4, 0.009] {
+        for top_p in [1.0, 1e-4] {
+            for scale in [1.0, 1e4] {
+                let logits = [3.0, 5.0, -2.0, 4.0, -9.0].map(|l: f32| l * scale).to_vec();
+                let filter = Filter { temperature: temperature.into(), top_p, ..PLAIN };
+                rows.push(Row::new(logits, filter, 7));
+            }
+        }
+    }
+    let tokens = sample(bench, &rows)?;
+    bench.report.equal(At { op: "sample.tiny_temperature", case: "BR-32" }, &tokens, &vec![1; rows.len()]);
+    Ok(())
+}
+
+/// Pearson's chi-square over draws at many positions. Seeds are fixed, so a backend passes always or never.
+fn check_distribution(bench: &mut Bench<'_>) -> Result<()> {
+    const DRAWS: usize = 8192;
+    let logits = vec![0.0, 1.0, 0.5, -1.0, 2.0, 0.1, -0.5, 1.5];
+    let mut counts = [0.0; 8];
+    for batch in 0..DRAWS / 512 {
+        let mut rows = vec![Row::new(logits.clone(), PLAIN, 42); 512];
+        for (i, row) in rows.iter_mut().enumerate() {
+            row.key.position = (batch * 512 + i) as u32;
+        }
+        for token in sample(bench, &rows)? {
+            counts[token as usize] += 1.0;
+        }
+    }
+    let expected = oracle::log_softmax(&widen(&logits)).into_iter().map(|l| l.exp() * DRAWS as f64);
+    let chi_square: f64 = counts.iter().zip(expected).map(|(n, e)| (n - e) * (n - e) / e).sum();
+    // Seven degrees of freedom: 29.9 is passed by one seed in ten thousand.
+    bench.report.compare(
+        At { op: "sample.distribution", case: "chi-square of 8192 draws" },
+        &[chi_square as f32],
+        &[0.0],
+        |_| 29.9,
+    );
+    Ok(())
+}
+
+fn check_penalties(bench: &mut Bench<'_>) -> Result<()> {
+    for vocab in [1, 7, 1000] {
+        let penalties =
+            [(0.0, 0.0, 1.0), (0.5, 0.0, 1.0), (0.0, 0.25, 1.0), (0.0, 0.0, 1.5), (-0.5, 1.25, 0.75)];
+        let mut rows = Vec::new();
+        for (presence, frequency, repetition) in penalties {
+            let penalties = Penalties { presence, frequency, repetition };
+            rows.push(Row { penalties, ..Row::random(&mut bench.rng, vocab, PLAIN) });
+        }
+        let slots: Vec<usize> = bench.rng.permutation(rows.len() + 3)[..rows.len()].to_vec();
+        let state = write_state(bench, &rows, &slots, vocab)?;
+        let choices = [0, 0, IN_PROMPT, 1, 3, IN_PROMPT | 2];
+        let counts: Vec<i32> =
+            (0..(rows.len() + 3) * vocab).map(|_| choices[bench.rng.below(choices.len())]).collect();
+        bench.ctx.write(&state.counts, &counts)?;
+        let mut expected: Vec<f64> = Vec::new();
+        for (row, &slot) in rows.iter().zip(&slots) {
+            let counts = &counts[slot * vocab..];
+            expected.extend(row.logits.iter().zip(counts).map(|(&l, &c)| row.penalties.apply(l.into(), c)));
+        }
+        // A padded row is left as it is.
+        expected.extend(vec![1.0; vocab]);
+        let n = rows.len() + 1;
+        let mut values: Vec<f32> = rows.iter().flat_map(|r| &r.logits).copied().collect();
+        values.resize(n * vocab, 1.0);
+        let logits = bench.matrix_of(crate::DType::F32, [n, vocab], Placement::Whole, &values)?;
+        let device_slots: Vec<i32> = slots.iter().map(|&s| s as i32).chain([-1]).collect();
+        let device_slots = bench.i32s(&[n], &device_slots)?;
+        let positions = bench.i32s(&[n], &vec![0; n])?;
+        let args = SamplingRows { logits: &logits.view, slots: &device_slots, positions: &positions };
+        let sampling = bench.kernels.sampling();
+        bench.ctx.step(|ctx| sampling.penalize(ctx, &state, &args))?;
+        let at = At { op: "penalize", case: &format!("vocabulary of {vocab}") };
+        bench.check(at, &logits, &expected, |i| 1e-6 * (1.0 + expected[i].abs()))?;
+    }
+    Ok(())
+}
+
+fn check_bias(bench: &mut Bench<'_>) -> Result<()> {
+    let (rows, vocab) = (3, 50);
+    let values = bench.normals(rows * vocab);
+    let edits = [[0, 49], [2, 0], [-1, -1], [2, 7], [1, 1], [-1, 3]];
+    let amounts = [1.5, f32::NEG_INFINITY, 9.0, -100.0, 0.0, 9.0];
+    let mut expected = widen(&values);
+    for (edit, amount) in edits.iter().zip(amounts).filter(|(edit, _)| edit[0] >= 0) {
+        expected[edit[0] as usize * vocab + edit[1] as usize] += f64::from(amount);
+    }
+    let logits = bench.matrix_of(crate::DType::F32, [rows, vocab], Placement::Whole, &values)?;
+    let device_edits = bench.i32s(&[edits.len(), 2], edits.as_flattened())?;
+    let device_amounts = bench.f32s(&[amounts.len()], &amounts)?;
+    let none = (device_edits.rows(0, 0), device_amounts.rows(0, 0));
+    let sampling = bench.kernels.sampling();
+    bench.ctx.step(|ctx| {
+        sampling.add_bias(ctx, &logits.view, &device_edits, &device_amounts)?;
+        sampling.add_bias(ctx, &logits.view, &none.0, &none.1)
+    })?;
+    bench.check(At { op: "add_bias", case: "with padding" }, &logits, &expected, |i| {
+        1e-6 * (1.0 + expected[i].abs())
+    })?;
+    Ok(())
+}
+
+fn check_count(bench: &mut Bench<'_>) -> Result<()> {
+    let (num_slots, vocab) = (4, 6);
+    let state = SamplingState::new(bench.kernels.device().as_ref(), num_slots, vocab)?;
+    let mut expected = vec![0; num_slots * vocab];
+    expected[2 * vocab + 5] = IN_PROMPT;
+    bench.ctx.write(&state.counts, &expected)?;
+    let slots = bench.i32s(&[3], &[2, -1, 0])?;
+    let tokens = bench.i32s(&[3], &[5, 1, 3])?;
+    let sampling = bench.kernels.sampling();
+    for _ in 0..2 {
+        bench.ctx.step(|ctx| sampling.count(ctx, &state, &slots, &tokens))?;
+    }
+    expected[2 * vocab + 5] = IN_PROMPT | 2;
+    expected[3] = 2;
+    let counts = bench.read_i32(&state.counts)?;
+    bench.report.equal(At { op: "count", case: "twice, with padding" }, &counts, &expected);
+    Ok(())
+}
+
+fn check_logprobs(bench: &mut Bench<'_>) -> Result<()> {
+    for (vocab, num_top) in [(1, 0), (1, 1), (7, 3), (1000, 20), (49_152, 5), (33, 33)] {
+        let mut values = Vec::new();
+        for _ in 0..4 {
+            values.extend((0..vocab).map(|_| 2.0 * bench.rng.normal() as f32));
+        }
+        // Ties at the top and a forbidden token.
+        values[..vocab].fill(0.5);
+        values[vocab + vocab / 2] = 30.0;
+        values[2 * vocab - 1] = 30.0;
+        values[2 * vocab] = if vocab > 1 { f32::NEG_INFINITY } else { 0.0 };
+        let chosen: Vec<i32> = (0..4).map(|i| (i * 5 % vocab) as i32).collect();
+        check_logprobs_of(bench, &values, &chosen, num_top)?;
+    }
+    Ok(())
+}
+
+fn check_logprobs_of(bench: &mut Bench<'_>, values: &[f32], chosen: &[i32], num_top: usize) -> Result<()> {
+    let n = chosen.len();
+    let vocab = values.len() / n;
+    let (mut tokens, mut logprobs, mut ranks) = (Vec::new(), Vec::new(), Vec::new());
+    for (row, &chosen) in widen(values).chunks(vocab).zip(chosen) {
+        let all = oracle::log_softmax(row);
+        let shown = std::iter::once(chosen as usize).chain(oracle::ranked(row).into_iter().take(num_top));
+        for token in shown {
+            tokens.push(token as i32);
+            logprobs.push(all[token]);
+        }
+        ranks.push(oracle::rank(row, chosen as usize) as i32);
+    }
+    let logits = bench.f32s(&[n, vocab], values)?;
+    let device_chosen = bench.i32s(&[n], chosen)?;
+    let token_ids = bench.i32s(&[n, 1 + num_top], &vec![-7; n * (1 + num_top)])?;
+    let out_logprobs: Tensor = bench.f32s(&[n, 1 + num_top], &vec![f32::NAN; n * (1 + num_top)])?;
+    let out_ranks = bench.i32s(&[n], &vec![-7; n])?;
+    let out = LogprobsOut { token_ids: &token_ids, logprobs: &out_logprobs, ranks: &out_ranks };
+    let sampling = bench.kernels.sampling();
+    bench.ctx.step(|ctx| sampling.logprobs(ctx, &logits, &device_chosen, &out))?;
+    let case = format!("{num_top} best of {vocab}");
+    let actual = bench.read_i32(&token_ids)?;
+    bench.report.equal(At { op: "logprobs.token_ids", case: &case }, &actual, &tokens);
+    let actual = bench.read_i32(&out_ranks)?;
+    bench.report.equal(At { op: "logprobs.ranks", case: &case }, &actual, &ranks);
+    let actual = bench.read_f32(&out_logprobs)?;
+    bench.report.compare(At { op: "logprobs", case: &case }, &actual, &logprobs, |i| {
+        1e-5 * (1.0 + logprobs[i].abs())
+    });
+    Ok(())
+}
+
+fn check_scatter(bench: &mut Bench<'_>) -> Result<()> {
+    let src = bench.i32s(&[4], &[10, 11, 12, 13])?;
+    let dst = bench.i32s(&[6], &[0, 1, 2, 3, 4, 5])?;
+    let src_idx = bench.i32s(&[5], &[3, -1, 0, 2, 3])?;
+    let dst_idx = bench.i32s(&[5], &[0, 1, -1, 5, 2])?;
+    let none = src_idx.rows(0, 0);
+    let sampling = bench.kernels.sampling();
+    bench.ctx.step(|ctx| {
+        sampling.scatter(ctx, &src, &src_idx, &dst, &dst_idx)?;
+        sampling.scatter(ctx, &src, &none, &dst, &none)
+    })?;
+    let actual = bench.read_i32(&dst)?;
+    bench.report.equal(At { op: "scatter", case: "with skips" }, &actual, &[13, 1, 13, 3, 4, 12]);
+    Ok(())
+}
