@@ -28,7 +28,7 @@ use crate::policy::SchedulerPolicy;
 pub use chaos::ChaosPolicy;
 pub use rng::Rng;
 pub use scenario::Scenario;
-pub use simulation::{Ended, Simulation, SimulationConfig};
+pub use simulation::{Coverage, Ended, Simulation, SimulationConfig};
 
 /// Runs a policy, made anew for each seed, through one random scenario a seed.
 ///

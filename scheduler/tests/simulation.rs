@@ -2,7 +2,7 @@
 //!
 //! `QUIRE_SEED` moves the range of seeds; a failure prints the seed that broke.
 
-use quire_scheduler::testing::{ChaosPolicy, check_policy};
+use quire_scheduler::testing::{ChaosPolicy, Coverage, Scenario, check_policy};
 use quire_scheduler::{Fcfs, PolicyRegistry, SchedulerPolicy, SequenceView, StepBuilder};
 
 fn seeds(num_seeds: u64) -> std::ops::Range<u64> {
@@ -60,4 +60,20 @@ impl SchedulerPolicy for Idle {
 #[test]
 fn a_policy_that_plans_nothing_does_not_stop_the_work() {
     check_policy(|_| Box::new(Idle), seeds(100));
+}
+
+#[test]
+fn the_scenarios_meet_what_they_are_made_for() {
+    let (mut coverage, mut num_hit_tokens) = (Coverage::default(), 0);
+    for seed in 0..200 {
+        let bench = Scenario::from_seed(seed).run(Box::new(Fcfs));
+        coverage += bench.coverage();
+        num_hit_tokens += bench.scheduler().stats().prefix.hit_tokens;
+    }
+    println!("{coverage:?}, {num_hit_tokens} tokens hit");
+    assert!(num_hit_tokens > 100);
+    let Coverage { num_resumed_rows, num_unread_inputs, num_copies, num_dropped_rows, num_awaited_commits } =
+        coverage;
+    let met = [num_resumed_rows, num_unread_inputs, num_copies, num_dropped_rows, num_awaited_commits];
+    assert!(met.iter().all(|times| *times > 50), "{coverage:?}");
 }

@@ -9,7 +9,7 @@ use crate::refusal::Refusal;
 /// Prompts share what is left of the budget, those begun before those that wait. While blocks are short nobody is
 /// admitted, so that room that comes free goes to whom it was freed for.
 pub fn standard_plan<P: SchedulerPolicy + ?Sized>(policy: &mut P, step: &mut StepBuilder<'_>) {
-    serve_running(policy, step, |num_remaining_tokens| num_remaining_tokens <= 1);
+    serve_running(policy, step, |num_remaining_tokens| num_remaining_tokens == 1);
     serve_running(policy, step, |num_remaining_tokens| num_remaining_tokens > 1);
     if !step.is_short_of_blocks() {
         admit_waiting(policy, step);
@@ -24,9 +24,9 @@ fn serve_running<P: SchedulerPolicy + ?Sized>(
     let mut place = 0;
     // Victims come after the one served, as a rule, so that places before it stay; should one come before, somebody is
     // passed over in this step only.
-    while let Some(seq) = step.running_at(place) {
-        if is_due(seq.num_remaining_tokens()) && step.token_budget() > 0 {
-            let id = seq.id();
+    while let Some(seq) = step.running_at(place).filter(|_| step.token_budget() > 0) {
+        let (id, is_due) = (seq.id(), is_due(seq.num_remaining_tokens()));
+        if is_due {
             serve(policy, step, id);
         }
         place += 1;

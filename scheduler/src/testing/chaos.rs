@@ -26,7 +26,7 @@ impl ChaosPolicy {
     fn anyone(&mut self, step: &StepBuilder<'_>) -> SeqId {
         let running: Vec<_> = step.running().iter().map(|seq| seq.id()).collect();
         let heads: Vec<_> = step.heads().iter().map(|seq| seq.id()).collect();
-        let all = [running, heads, vec![SeqId(self.rng.next())]].concat();
+        let all = [running, heads, vec![SeqId(self.rng.next_u64())]].concat();
         self.rng.choose(&all)
     }
 }
@@ -45,12 +45,13 @@ impl SchedulerPolicy for ChaosPolicy {
     }
 
     fn next_class(&mut self, heads: &ClassHeads<'_>, _now: Time) -> Option<ClassId> {
-        let all: Vec<_> = heads.iter().map(|head| head.class()).chain([ClassId(self.rng.next())]).collect();
+        let all: Vec<_> =
+            heads.iter().map(|head| head.class()).chain([ClassId(self.rng.next_u64())]).collect();
         Some(self.rng.choose(&all))
     }
 
     fn victim(&mut self, running: &Running<'_>) -> Option<SeqId> {
-        let all: Vec<_> = running.iter().map(|seq| seq.id()).chain([SeqId(self.rng.next())]).collect();
+        let all: Vec<_> = running.iter().map(|seq| seq.id()).chain([SeqId(self.rng.next_u64())]).collect();
         Some(self.rng.choose(&all))
     }
 

@@ -14,14 +14,14 @@ impl Rng {
     }
 
     /// The next number.
-    pub fn next(&mut self) -> u64 {
+    pub fn next_u64(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         mix(self.0)
     }
 
     /// A number of a range, which must not be empty.
     pub fn range(&mut self, range: Range<u32>) -> u32 {
-        range.start + (self.next() % u64::from(range.end - range.start)) as u32
+        range.start + (self.next_u64() % u64::from(range.end - range.start)) as u32
     }
 
     /// True once in so many times.

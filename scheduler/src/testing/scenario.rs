@@ -19,9 +19,9 @@ pub struct Scenario {
     pub config: SimulationConfig,
     /// Requests in the load; some are too long for the pool or the model.
     pub num_requests: u32,
-    /// One request in so many is aborted, at a random moment.
+    /// In one step of so many somebody is aborted.
     pub abort_one_in: u32,
-    /// One running request in so many is forked, at a random moment.
+    /// In one step of so many somebody is forked.
     pub fork_one_in: u32,
     /// One step in so many fails on the device, if any.
     pub fail_one_in: Option<u32>,
@@ -35,7 +35,7 @@ impl Scenario {
         let mut cache = KvCacheConfig::new(rng.range(2..40), block_size);
         cache.watermark = rng.choose(&[0.0, 0.01, 0.2]);
         cache.enable_prefix_caching = !rng.one_in(3);
-        cache.hash_key = HashKey(rng.next(), rng.next());
+        cache.hash_key = HashKey(rng.next_u64(), rng.next_u64());
         let mut scheduler = SchedulerConfig::new(rng.range(2..200));
         scheduler.max_num_seqs = rng.range(1..9);
         scheduler.max_num_batched_tokens = scheduler.max_num_seqs + rng.range(0..64);
@@ -50,17 +50,17 @@ impl Scenario {
             seed,
             config,
             num_requests: rng.range(1..25),
-            abort_one_in: rng.choose(&[3, 10, 1000]),
-            fork_one_in: rng.choose(&[5, 20, 1000]),
+            abort_one_in: rng.choose(&[5, 20, 1000]),
+            fork_one_in: rng.choose(&[2, 10, 1000]),
             fail_one_in: rng.choose(&[None, None, Some(50)]),
         }
     }
 
-    /// Runs a policy through it, and returns the steps it took.
+    /// Runs a policy through it, and returns the bench, idle again.
     ///
     /// # Panics
     /// If an invariant breaks or a sequence does not end in time.
-    pub fn run(&self, policy: Box<dyn SchedulerPolicy>) -> u64 {
+    pub fn run(&self, policy: Box<dyn SchedulerPolicy>) -> Simulation {
         let mut rng = Rng::new(self.seed ^ 1);
         let mut bench = Simulation::new(self.config.clone(), policy);
         let mut num_left = self.num_requests;
@@ -74,19 +74,20 @@ impl Scenario {
             max_steps += self.disturb(&mut bench, &mut rng, &mut added);
             bench.step();
         }
-        bench.run(max_steps)
+        bench.run(max_steps);
+        bench
     }
 
     /// Adds a request, and returns the steps it may take: the oldest computes at least a token whenever a policy has
     /// passed it over 32 times, and never starts over unless the device fails.
     fn add(&self, bench: &mut Simulation, rng: &mut Rng, added: &mut Vec<SeqId>) -> u64 {
         let prefix = Simulation::prompt(u64::from(rng.range(0..3)), rng.range(0..60));
-        let rest = Simulation::prompt(rng.next(), rng.range(0..60));
+        let rest = Simulation::prompt(rng.next_u64(), rng.range(0..60));
         let max_output_tokens = rng.choose(&[1, 2, 10, 60, u32::MAX]);
         let mut new = NewSequence::new([prefix, rest].concat(), max_output_tokens, bench.now());
         (new.priority, new.tenant) = (rng.range(0..3) as i32, TenantId(u64::from(rng.range(0..3))));
         let num_tokens = new.prompt.len() as u32;
-        match bench.add(new, rng.next(), rng.one_in(2)) {
+        match bench.add(new, rng.next_u64(), rng.one_in(2)) {
             Ok(seq) => added.push(seq),
             Err(refusal) => return self.expect_refusal(num_tokens, &refusal),
         }
@@ -115,6 +116,7 @@ impl Scenario {
             bench.fail_device();
             return cost * added.len() as u64;
         }
+        added.retain(|seq| bench.scheduler().seq(*seq).is_some());
         if added.is_empty() {
             return 0;
         }
@@ -124,7 +126,7 @@ impl Scenario {
         }
         let Some(num_tokens) = bench.scheduler().seq(seq).map(|seq| seq.num_tokens()) else { return 0 };
         if rng.one_in(self.fork_one_in) {
-            added.extend(bench.fork(seq, num_tokens, rng.next()));
+            added.extend(bench.fork(seq, num_tokens, rng.next_u64()));
             return cost;
         }
         0

@@ -1,14 +1,14 @@
 //! The bench: scheduler, fake device and a loop between them.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use quire_kvcache::{KvCacheConfig, KvCacheManager, StepId};
+use quire_kvcache::{BlockId, KvCacheConfig, KvCacheManager, StepId};
 
 use crate::config::SchedulerConfig;
 use crate::error::{AddError, ForkError};
 use crate::ids::{Epoch, SeqId, Time};
-use crate::plan::StepPlan;
+use crate::plan::{InputToken, PlannedRow, RowKind, StepPlan};
 use crate::policy::SchedulerPolicy;
 use crate::result::{CommitReport, SequenceResult};
 use crate::scheduler::Scheduler;
@@ -37,6 +37,44 @@ pub struct Ended {
     pub at: u64,
 }
 
+/// How often the bench has met what it is there for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Coverage {
+    /// Rows that came back after a preemption.
+    pub num_resumed_rows: u64,
+    /// Rows whose input was not read by the host when they were planned.
+    pub num_unread_inputs: u64,
+    /// Blocks copied before they were written.
+    pub num_copies: u64,
+    /// Rows whose results were dropped.
+    pub num_dropped_rows: u64,
+    /// `schedule` calls that found all work waiting for a commit.
+    pub num_awaited_commits: u64,
+}
+
+impl std::ops::AddAssign for Coverage {
+    fn add_assign(&mut self, other: Self) {
+        self.num_resumed_rows += other.num_resumed_rows;
+        self.num_unread_inputs += other.num_unread_inputs;
+        self.num_copies += other.num_copies;
+        self.num_dropped_rows += other.num_dropped_rows;
+        self.num_awaited_commits += other.num_awaited_commits;
+    }
+}
+
+impl Coverage {
+    fn of(plan: &StepPlan) -> Self {
+        let count =
+            |is_met: fn(&PlannedRow) -> bool| plan.rows.iter().filter(|row| is_met(row)).count() as u64;
+        Self {
+            num_resumed_rows: count(|row| row.kind == RowKind::Resumed),
+            num_unread_inputs: count(|row| row.input != InputToken::Known),
+            num_copies: plan.copies.len() as u64,
+            ..Self::default()
+        }
+    }
+}
+
 /// What the bench knows of a sequence, to foresee its text.
 #[derive(Clone, Debug)]
 struct Expected {
@@ -51,6 +89,8 @@ struct Expected {
 struct InFlight {
     step: StepId,
     rows: Vec<(SeqId, Epoch, Option<u32>)>,
+    /// Blocks that the step reads or writes.
+    touched: BTreeSet<BlockId>,
 }
 
 /// A scheduler at work on a fake device.
@@ -65,6 +105,7 @@ pub struct Simulation {
     expected: BTreeMap<SeqId, Expected>,
     ended: Vec<Ended>,
     num_steps: u64,
+    coverage: Coverage,
 }
 
 /// The token that ends a sequence that heeds it.
@@ -86,6 +127,7 @@ impl Simulation {
             expected: BTreeMap::new(),
             ended: Vec::new(),
             num_steps: 0,
+            coverage: Coverage::default(),
             config,
         }
     }
@@ -114,6 +156,11 @@ impl Simulation {
     /// Calls of [`step`](Self::step) so far.
     pub fn num_steps(&self) -> u64 {
         self.num_steps
+    }
+
+    /// How often the bench has met what it is there for.
+    pub fn coverage(&self) -> Coverage {
+        self.coverage
     }
 
     /// Adds a sequence whose text depends on `seed`, and which ends early at a stop token if `stops`.
@@ -159,8 +206,9 @@ impl Simulation {
     pub fn step(&mut self) -> Option<StepPlan> {
         self.num_steps += 1;
         let plan = self.scheduler.schedule(self.now()).expect("a step with work plans something");
-        if let Some(plan) = &plan {
-            self.submit(plan);
+        match &plan {
+            Some(plan) => self.submit(plan),
+            None => self.coverage.num_awaited_commits += u64::from(self.scheduler.has_unfinished()),
         }
         self.check();
         if plan.is_none() || self.in_flight.len() >= self.config.max_open_steps {
@@ -195,15 +243,34 @@ impl Simulation {
         assert!(plan.num_tokens <= config.max_num_batched_tokens, "the token budget is kept");
         assert!(plan.rows.len() <= config.max_num_seqs as usize, "the limit of sequences is kept");
         assert!(self.scheduler.stats().num_running <= config.max_num_seqs as usize);
+        self.coverage += Coverage::of(plan);
+        for block in self.fresh_blocks(plan) {
+            let touched = self.in_flight.iter().any(|open| open.touched.contains(&block));
+            assert!(!touched, "block {block} is handed out while an open step touches it");
+        }
         let (scheduler, expected) = (&self.scheduler, &self.expected);
         let added = |seq: SeqId| (scheduler.tokens(seq).to_vec(), expected[&seq].seed);
         let sampled = self.device.execute(plan, added);
         let rows = plan.rows.iter().zip(sampled).map(|(row, token)| (row.seq, row.epoch, token)).collect();
-        self.in_flight.push_back(InFlight { step: plan.step, rows });
+        let tables = plan.rows.iter().flat_map(|row| self.scheduler.block_table(row.seq));
+        let touched = tables.copied().chain(plan.copies.iter().map(|copy| copy.src)).collect();
+        self.in_flight.push_back(InFlight { step: plan.step, rows, touched });
+    }
+
+    /// Blocks that a plan hands out without content: neither prefix hits nor shares of a fork.
+    fn fresh_blocks(&self, plan: &StepPlan) -> Vec<BlockId> {
+        let block_size = self.config.cache.block_size;
+        let fresh_of = |row: &PlannedRow| {
+            let is_new = row.kind != RowKind::Continuing;
+            let num_given = if is_new { row.start.div_ceil(block_size) as usize } else { 0 };
+            row.new_blocks[num_given..].to_vec()
+        };
+        let copies = plan.copies.iter().map(|copy| copy.dst);
+        plan.rows.iter().flat_map(fresh_of).chain(copies).collect()
     }
 
     fn collect(&mut self) {
-        let Some(InFlight { step, rows }) = self.in_flight.pop_front() else { return };
+        let Some(InFlight { step, rows, .. }) = self.in_flight.pop_front() else { return };
         // Results of earlier epochs are dropped whether they are left out or not; odd steps leave them out.
         let is_wanted = |seq, epoch| step.0 % 2 == 0 || self.scheduler.is_current(seq, epoch);
         let sampled = rows.iter().filter(|(seq, epoch, _)| is_wanted(*seq, *epoch));
@@ -212,6 +279,7 @@ impl Simulation {
         let results: Vec<_> = tokens.iter().map(|sampled| self.result(sampled)).collect();
         let report = self.scheduler.commit(step, &results).expect("results belong to the step");
         self.deliver(&report, &results.iter().map(|r| (r.seq, r.tokens[0])).collect());
+        self.coverage.num_dropped_rows += u64::from(report.num_dropped);
         self.end(report.finished);
     }
 

@@ -1,0 +1,264 @@
+//! Faults that engines of this kind have had (`known-failures.md`), as far as they are about scheduling. Each test is
+//! named after its case.
+
+use quire_kvcache::KvCacheConfig;
+use quire_scheduler::testing::{Simulation, SimulationConfig};
+use quire_scheduler::{
+    AddError, Fcfs, FinishReason, NewSequence, PreemptionMode, Rank, Refusal, RowKind, SchedulerConfig,
+    SchedulerPolicy, SeqId, SequenceView, StepBuilder, WaitReason, standard_plan,
+};
+
+/// The loops that every case runs in: plain and run-ahead.
+const LOOPS: [usize; 2] = [1, 2];
+
+fn config(num_blocks: u32, max_model_len: u32, max_open_steps: usize) -> SimulationConfig {
+    let mut cache = KvCacheConfig::new(num_blocks, 16);
+    cache.watermark = 0.0;
+    SimulationConfig { scheduler: SchedulerConfig::new(max_model_len), cache, max_open_steps }
+}
+
+fn bench(num_blocks: u32, max_model_len: u32, max_open_steps: usize) -> Simulation {
+    Simulation::new(config(num_blocks, max_model_len, max_open_steps), Box::new(Fcfs))
+}
+
+/// A prompt of its own, and an output of exactly `num_output_tokens`, limits allowing.
+fn add(bench: &mut Simulation, num_prompt_tokens: u32, num_output_tokens: u32) -> Result<SeqId, AddError> {
+    let seed = u64::from(num_prompt_tokens) + 1000 * bench.num_steps() + 17 * bench.ended().len() as u64;
+    let prompt = Simulation::prompt(seed, num_prompt_tokens);
+    let new = NewSequence::new(prompt, num_output_tokens, bench.now());
+    bench.add(new, seed, false)
+}
+
+#[test]
+fn br_01_a_prompt_larger_than_the_pool_is_refused_on_arrival() {
+    for max_open_steps in LOOPS {
+        let mut bench = bench(8, 256, max_open_steps);
+        let refusal = add(&mut bench, 200, 10).unwrap_err();
+        assert_eq!(refusal, AddError::NeverFits { num_tokens: 200, need: 13, have: 8 });
+        let text = refusal.to_string();
+        assert!(text.contains("13 blocks") && text.contains("8 present"), "{text}");
+        add(&mut bench, 10, 5).unwrap();
+        bench.run(20);
+        assert_eq!(bench.ended().len(), 1);
+    }
+}
+
+#[test]
+fn br_03_a_prompt_starts_only_when_the_whole_of_it_fits() {
+    for max_open_steps in LOOPS {
+        let mut config = config(100, 2048, max_open_steps);
+        config.scheduler.max_num_batched_tokens = 256;
+        let mut bench = Simulation::new(config, Box::new(Fcfs));
+        let first = add(&mut bench, 960, 10).unwrap();
+        let second = add(&mut bench, 959, 10).unwrap();
+        while bench.ended().is_empty() {
+            if let Some(plan) = bench.step() {
+                assert!(
+                    plan.rows.iter().all(|row| row.seq == first),
+                    "the second starts when the first frees"
+                );
+            }
+        }
+        bench.run(100);
+        assert_eq!(bench.ended().iter().map(|ended| ended.sequence.id).collect::<Vec<_>>(), [first, second]);
+        assert_eq!(bench.scheduler().stats().num_preemptions, 0);
+    }
+}
+
+#[test]
+fn br_04_two_that_fit_one_and_a_half_times_both_finish() {
+    for max_open_steps in LOOPS {
+        for (num_prompt_tokens, num_output_tokens) in [(512, 512), (64, 192), (1, 500), (600, 40)] {
+            let final_blocks = (num_prompt_tokens + num_output_tokens as u32).div_ceil(16);
+            let mut lone = bench(final_blocks * 2, 2048, max_open_steps);
+            add(&mut lone, num_prompt_tokens, num_output_tokens).unwrap();
+            let lone_steps = lone.run(u64::MAX);
+
+            let mut bench = bench(final_blocks * 3 / 2, 2048, max_open_steps);
+            add(&mut bench, num_prompt_tokens, num_output_tokens).unwrap();
+            add(&mut bench, num_prompt_tokens + 1, num_output_tokens - 1).unwrap();
+            let num_recompute_steps = 4;
+            bench.run(2 * lone_steps + 2 * num_recompute_steps);
+            assert!(bench.ended().iter().all(|ended| ended.sequence.num_preemptions <= 2));
+        }
+    }
+}
+
+#[test]
+fn br_05_the_last_running_sequence_ends_at_the_edge_of_the_pool() {
+    for max_open_steps in LOOPS {
+        let mut bench = bench(8, 4096, max_open_steps);
+        add(&mut bench, 100, 60).unwrap();
+        bench.run(100);
+        let ended = &bench.ended()[0].sequence;
+        assert_eq!((ended.reason, ended.tokens.len()), (FinishReason::Length, 128));
+        add(&mut bench, 10, 60).unwrap();
+        bench.run(100);
+        assert_eq!(bench.ended()[1].sequence.tokens.len(), 70);
+    }
+}
+
+#[test]
+fn br_06_throughput_comes_back_after_a_burst() {
+    for max_open_steps in LOOPS {
+        let mut bench = bench(128, 2048, max_open_steps);
+        // A sequence of 64 + 64 tokens holds 8 blocks for some 65 steps: one every 8 steps fills half of the pool.
+        let steady = |bench: &mut Simulation, num_steps: u32| {
+            let before = bench.scheduler().stats().num_scheduled_tokens;
+            for step in 0..num_steps {
+                if step % 8 == 0 {
+                    add(bench, 64, 64).unwrap();
+                }
+                bench.step();
+            }
+            (bench.scheduler().stats().num_scheduled_tokens - before) as f64 / f64::from(num_steps)
+        };
+        steady(&mut bench, 400);
+        let before = steady(&mut bench, 400);
+        for _ in 0..20 {
+            add(&mut bench, 128, 180).unwrap();
+            add(&mut bench, 128, 190).unwrap();
+            bench.step();
+        }
+        assert!(bench.scheduler().stats().num_waiting > 0, "the burst is more than the pool holds");
+        let mut num_steps_to_drain = 0;
+        while bench.scheduler().stats().num_waiting > 0 {
+            steady(&mut bench, 8);
+            num_steps_to_drain += 8;
+        }
+        steady(&mut bench, 200);
+        let after = steady(&mut bench, 400);
+        assert!((after / before - 1.0).abs() < 0.05, "{before} tokens a step before, {after} after");
+        println!("drained in {num_steps_to_drain} steps");
+    }
+}
+
+/// Preempts the second sequence each time it has generated so many tokens.
+struct PreemptAfter(Vec<u32>);
+
+impl SchedulerPolicy for PreemptAfter {
+    fn name(&self) -> &str {
+        "preempt-after"
+    }
+
+    fn rank(&self, seq: &SequenceView<'_>) -> Rank {
+        seq.arrival().into()
+    }
+
+    fn plan(&mut self, step: &mut StepBuilder<'_>) {
+        let due = step.seq(SeqId(1)).is_some_and(|seq| self.0.first() == Some(&seq.num_output_tokens()));
+        if due && step.preempt(SeqId(1), PreemptionMode::Recompute).is_ok() {
+            self.0.remove(0);
+        }
+        standard_plan(self, step);
+    }
+}
+
+/// Runs 60 greedy tokens in chunks of 7 with preemptions; the bench checks that the tokens are those of a lone run,
+/// and that each is delivered once.
+#[track_caller]
+fn preempt_after(tokens: &[u32], max_open_steps: usize, enable_prefix_caching: bool) {
+    let mut config = config(64, 512, max_open_steps);
+    config.scheduler.max_prefill_chunk = Some(7);
+    config.cache.enable_prefix_caching = enable_prefix_caching;
+    let mut bench = Simulation::new(config, Box::new(PreemptAfter(tokens.to_vec())));
+    add(&mut bench, 30, 200).unwrap();
+    add(&mut bench, 31, 60).unwrap();
+    let mut num_resumed = 0;
+    while bench.ended().is_empty() {
+        let plan = bench.step().into_iter().flat_map(|plan| plan.rows);
+        num_resumed += plan.filter(|row| row.kind == RowKind::Resumed).count();
+    }
+    let ended = &bench.ended()[0];
+    assert_eq!((num_resumed, ended.sequence.num_preemptions as usize), (tokens.len(), tokens.len()));
+    assert_eq!((ended.sequence.num_prompt_tokens, ended.delivered.len()), (31, 60));
+}
+
+#[test]
+fn br_11_generated_tokens_stay_output_after_a_preemption() {
+    for max_open_steps in LOOPS {
+        for after in [1, 10, 39] {
+            preempt_after(&[after], max_open_steps, true);
+            preempt_after(&[after], max_open_steps, false);
+        }
+    }
+}
+
+#[test]
+fn br_12_each_token_is_delivered_once_over_three_preemptions() {
+    for max_open_steps in [1, 2, 3] {
+        preempt_after(&[1, 10, 39], max_open_steps, true);
+        preempt_after(&[0, 0, 59], max_open_steps, false);
+    }
+}
+
+#[test]
+fn br_17_a_full_hit_leaves_the_last_token_to_compute() {
+    for max_open_steps in LOOPS {
+        let mut bench = bench(64, 512, max_open_steps);
+        let long = Simulation::prompt(1, 48);
+        for num_tokens in [15, 16, 17, 32, 33, 48, 15, 16, 17, 32, 33] {
+            let new = NewSequence::new(long[..num_tokens].to_vec(), 4, bench.now());
+            bench.add(new, 1, false).unwrap();
+            bench.run(20);
+            let cached = bench.ended().last().unwrap().sequence.num_cached_tokens as usize;
+            assert!(cached < num_tokens);
+            if bench.ended().len() > 6 {
+                assert_eq!(cached, (num_tokens - 1) / 16 * 16);
+            }
+        }
+    }
+}
+
+#[test]
+fn br_20_nothing_is_live_when_idle() {
+    for max_open_steps in LOOPS {
+        let mut bench = bench(16, 512, max_open_steps);
+        let seqs: Vec<_> = (0..20).map(|n| add(&mut bench, 20 + n, 20).unwrap()).collect();
+        bench.abort(seqs[15]);
+        (0..10).for_each(|_| drop(bench.step()));
+        bench.abort(seqs[0]);
+        bench.run(1000); // checks that live = 0 and free + cached = total at the end
+        assert_eq!(bench.ended().len(), 20);
+    }
+}
+
+#[test]
+fn br_23_siblings_copy_the_partial_block_once_each() {
+    for max_open_steps in LOOPS {
+        let mut bench = bench(32, 512, max_open_steps);
+        let parent = add(&mut bench, 20, 30).unwrap();
+        while bench.scheduler().seq(parent).unwrap().num_computed_tokens() < 20 {
+            bench.step();
+        }
+        for seed in [2, 3] {
+            bench.fork(parent, 20, seed).unwrap();
+        }
+        bench.run(100);
+        assert_eq!((bench.coverage().num_copies, bench.ended().len()), (2, 3));
+    }
+}
+
+#[test]
+fn br_38_prompts_at_the_limit() {
+    let mut bench = bench(64, 100, 1);
+    assert_eq!(add(&mut bench, 0, 1), Err(AddError::EmptyPrompt));
+    let too_long = AddError::PromptTooLong { num_tokens: 100, max_model_len: 100 };
+    assert_eq!(add(&mut bench, 100, 1), Err(too_long));
+    assert_eq!(add(&mut bench, 99, 0), Err(AddError::NoOutput));
+    add(&mut bench, 99, u32::MAX).unwrap();
+    bench.run(10);
+    assert_eq!(bench.ended()[0].sequence.reason, FinishReason::Length);
+}
+
+#[test]
+fn whoever_waits_is_told_why() {
+    let mut bench = bench(8, 512, 1);
+    let seqs: Vec<_> = (0..4).map(|n| add(&mut bench, 80 + n, 8).unwrap()).collect();
+    bench.step();
+    let why = |seq: SeqId| bench.scheduler().explain(seq, bench.now()).unwrap().waits_for;
+    assert_eq!(why(seqs[0]), None);
+    assert!(matches!(why(seqs[1]), Some(WaitReason::Refused(Refusal::NoBlocks(_)))), "{:?}", why(seqs[1]));
+    assert_eq!(why(seqs[3]), Some(WaitReason::Behind { head: seqs[1], place: 2 }));
+    bench.run(100);
+}
