@@ -263,3 +263,10 @@ fn gguf_metadata_of_the_wrong_type_is_named() {
     file.set("general.architecture", MetadataValue::String("llama".to_owned()));
     assert_says(&gguf_error(&file.to_bytes()), &["llama.embedding_length: missing"]);
 }
+
+#[test]
+fn a_gguf_file_that_is_one_of_several_is_refused() {
+    let mut file = TinyModel::llama().to_gguf();
+    file.set("split.count", MetadataValue::U32(3));
+    assert_says(&gguf_error(&file.to_bytes()), &["split.count: 3 is not supported", "one file"]);
+}

@@ -240,10 +240,12 @@ fn read_array(cursor: &mut Cursor<'_>, depth: u32) -> Result<Array, GgufError> {
     // A string is at least its length, an array at least its type and its length.
     let len = cursor.count(element.num_bytes().unwrap_or(8))?;
     let start = cursor.at();
-    match element {
-        ValueType::String => (0..len).try_for_each(|_| cursor.string_range().map(drop))?,
-        ValueType::Array => (0..len).try_for_each(|_| read_array(cursor, depth + 1).map(drop))?,
-        _ => drop(cursor.skip(len * element.num_bytes().expect("only strings and arrays have no width"))?),
+    match (element, element.num_bytes()) {
+        (_, Some(width)) => {
+            cursor.skip(len * width)?;
+        }
+        (ValueType::Array, None) => (0..len).try_for_each(|_| read_array(cursor, depth + 1).map(drop))?,
+        (_, None) => (0..len).try_for_each(|_| cursor.string_range().map(drop))?,
     }
     Ok(Array { element, len, bytes: start..cursor.at() })
 }
