@@ -1,6 +1,8 @@
 //! What an executor can fail at.
 
-use crate::RowId;
+use std::sync::Arc;
+
+use crate::{MemoryError, RowId};
 
 /// A failure of a step or of a device.
 #[derive(Debug, Clone, thiserror::Error)]
@@ -54,6 +56,15 @@ pub enum ExecutorError {
         /// The limit.
         max_in_flight: usize,
     },
+    /// A backend cannot do what was asked of it outside of a step, at start or reset.
+    #[error("the device cannot be set up")]
+    Kernels(#[from] quire_kernels::Error),
+    /// The model cannot be loaded.
+    #[error("the model cannot be loaded")]
+    Load(#[source] Arc<quire_models::Error>),
+    /// Memory cannot be planned.
+    #[error("the memory does not suffice")]
+    Memory(#[from] MemoryError),
     /// The worker's thread has ended.
     #[error("the worker has stopped: {reason}")]
     Stopped {

@@ -1,10 +1,14 @@
 //! The rows as the host knows them, and the checks that a batch passes before the device sees it.
 
+use std::ops::Range;
+
 use crate::{AddedRow, BatchError, DeviceCapacity, PlannedRow, RowId, RowSampling, StepBatch};
 
 /// The host's side of a row.
 #[derive(Debug)]
 pub(crate) struct Row {
+    /// Tells apart the sequences that held the same place one after the other.
+    pub(crate) serial: u64,
     pub(crate) epoch: u32,
     /// The ids that came with the row; dropped when all of them are computed.
     known: Vec<u32>,
@@ -26,6 +30,20 @@ impl Row {
     /// The id at `position`, where the host knows it.
     pub(crate) fn known_id(&self, position: usize) -> Option<u32> {
         self.known.get(position).copied()
+    }
+
+    /// All ids that came with the row, until they are computed.
+    pub(crate) fn known_ids(&self) -> &[u32] {
+        &self.known
+    }
+
+    /// The positions of a step whose logits are asked for because they predict a prompt token.
+    pub(crate) fn predicting_positions(&self, step: &RowStep) -> Range<usize> {
+        let end = step.end().min(self.num_prompt_tokens.saturating_sub(1)).max(step.start);
+        match self.sampling.prompt_logprobs {
+            Some(_) => step.start..end,
+            None => step.start..step.start,
+        }
     }
 }
 
@@ -56,12 +74,13 @@ pub(crate) struct RowTable {
     capacity: DeviceCapacity,
     max_logprobs: u32,
     last_step: Option<u64>,
+    num_added: u64,
 }
 
 impl RowTable {
     pub(crate) fn new(capacity: DeviceCapacity, max_logprobs: u32) -> Self {
         let rows = (0..capacity.max_num_seqs).map(|_| None).collect();
-        Self { rows, capacity, max_logprobs, last_step: None }
+        Self { rows, capacity, max_logprobs, last_step: None, num_added: 0 }
     }
 
     /// A row that is there.
@@ -95,7 +114,9 @@ impl RowTable {
     /// Takes a row in.
     pub(crate) fn add(&mut self, added: AddedRow) -> Result<&Row, BatchError> {
         self.check_added(&added)?;
+        self.num_added += 1;
         let row = Row {
+            serial: self.num_added,
             epoch: added.epoch,
             num_known: added.token_ids.len(),
             known: added.token_ids,

@@ -1,0 +1,344 @@
+//! From a step batch to device work and back.
+
+mod input;
+mod pack;
+mod results;
+mod row_state;
+mod sample;
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use quire_kernels::{DType, Kernels, Limits, Result as KernelResult, StepBuffers, StepCtx, Tensor};
+use quire_models::{GroupStep, Model, ModelInput};
+
+use self::input::{BlockTables, StepInput, StepShape};
+use self::pack::{Upload, packed_bytes, view};
+use self::results::{PendingResults, ResultLayout, logprobs_out, result_bytes};
+use self::row_state::RowState;
+use crate::graphs::{GraphCache, GraphSizes};
+use crate::row::{RowStep, RowTable};
+use crate::{BatchError, DeviceCapacity, ExecutorError, KvPool, StepBatch, StepOutput};
+
+/// Scratch views are aligned to this; a step of the runner makes fewer than [`MAX_VIEWS`].
+const SCRATCH_ALIGN: usize = 256;
+const MAX_VIEWS: usize = 24;
+
+/// What a [`ModelRunner`] is made from, beside model and memory.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunnerConfig {
+    /// Tokens, rows, lengths, blocks.
+    pub limits: Limits,
+    /// Most log-probabilities that may be asked for beside a token's own.
+    pub max_logprobs: u32,
+    /// Never record steps, also where the device could.
+    pub enforce_eager: bool,
+}
+
+impl RunnerConfig {
+    /// These limits, up to 20 log-probabilities, steps recorded where the device can.
+    pub fn new(limits: Limits) -> Self {
+        Self { limits, max_logprobs: 20, enforce_eager: false }
+    }
+
+    /// Scratch that a step takes beside the model's activations and the kernels' own.
+    pub fn scratch_bytes(&self, vocab_size: usize) -> usize {
+        let Limits { max_num_batched_tokens, max_num_seqs, .. } = self.limits;
+        let logits = 4 * max_num_seqs * vocab_size;
+        let targets = packed_bytes(1, max_num_batched_tokens);
+        let results = result_bytes(max_num_seqs, max_num_batched_tokens, self.max_logprobs as usize);
+        // A slice of a prompt's logits takes the place that the copy of raw logits had.
+        logits
+            + sample::sample_bytes(max_num_seqs, vocab_size)
+            + targets
+            + results
+            + MAX_VIEWS * SCRATCH_ALIGN
+    }
+
+    /// Bytes of what the runner keeps of rows on the device, and of the step's metadata.
+    pub fn row_state_bytes(&self, vocab_size: usize) -> usize {
+        RowState::num_bytes(self.limits.max_num_seqs, vocab_size) + StepBuffers::num_bytes(&self.limits)
+    }
+}
+
+/// Turns step batches into device work: keeps the rows, builds the flat input, runs the model, samples.
+///
+/// Everything is enqueued on one queue and nothing waits for the device, so the next step can be enqueued while
+/// this one runs. A row's result does not depend on the rows beside it, as far as the kernels keep to that.
+pub struct ModelRunner {
+    kernels: Kernels,
+    model: Arc<dyn Model>,
+    config: RunnerConfig,
+    pool: KvPool,
+    ctx: StepCtx,
+    buffers: StepBuffers,
+    rows: RowTable,
+    input: StepInput,
+    block_tables: BlockTables,
+    state: RowState,
+    graphs: GraphCache,
+}
+
+/// A step whose work is enqueued.
+#[derive(Debug)]
+#[must_use = "a step that is not waited for gives nothing"]
+pub struct PendingStep {
+    results: PendingResults,
+    started: Instant,
+    enqueued: Instant,
+}
+
+/// Why a step failed; its number is added by [`ModelRunner::run`].
+enum Failure {
+    Batch(BatchError),
+    Kernels(quire_kernels::Error),
+}
+
+impl ModelRunner {
+    /// A runner without rows. `scratch_bytes` is for a whole step: the runner's, the model's and the kernels'.
+    ///
+    /// # Errors
+    ///
+    /// Where the device has no memory left or is lost.
+    pub fn new(
+        kernels: Kernels,
+        model: Arc<dyn Model>,
+        pool: KvPool,
+        config: RunnerConfig,
+        scratch_bytes: usize,
+    ) -> Result<Self, ExecutorError> {
+        let (limits, vocab_size) = (config.limits, model.vocab_size());
+        let device = kernels.device().as_ref();
+        let mut ctx = kernels.step_ctx(scratch_bytes)?;
+        let graphs = match config.enforce_eager {
+            true => GraphCache::disabled(),
+            false => GraphCache::new(
+                &mut ctx,
+                GraphSizes::new(limits.max_num_seqs.min(limits.max_num_batched_tokens)),
+            )?,
+        };
+        Ok(Self {
+            buffers: StepBuffers::new(device, &limits)?,
+            state: RowState::new(device, limits.max_num_seqs, vocab_size)?,
+            rows: RowTable::new(capacity(&config, &pool, vocab_size), config.max_logprobs),
+            input: StepInput::default(),
+            block_tables: BlockTables::new(&limits),
+            ctx,
+            graphs,
+            pool,
+            config,
+            kernels,
+            model,
+        })
+    }
+
+    /// What the runner holds and allows, with one step open at a time.
+    pub fn capacity(&self) -> DeviceCapacity {
+        capacity(&self.config, &self.pool, self.model.vocab_size())
+    }
+
+    /// The most scratch that a step has taken so far.
+    pub fn peak_scratch_bytes(&self) -> usize {
+        self.ctx.peak_scratch_bytes()
+    }
+
+    /// Checks a batch and enqueues its work.
+    ///
+    /// # Errors
+    ///
+    /// [`ExecutorError::Batch`] where the batch does not fit the rows, [`ExecutorError::Step`] where the device
+    /// fails. After either, rows and cache are undefined: start over with a new runner.
+    pub fn run(&mut self, batch: StepBatch) -> Result<PendingStep, ExecutorError> {
+        let (step, started) = (batch.step, Instant::now());
+        let results = self.enqueue(batch).map_err(|failure| match failure {
+            Failure::Batch(source) => ExecutorError::Batch { step, source },
+            Failure::Kernels(source) => ExecutorError::Step { step, source },
+        })?;
+        Ok(PendingStep { results, started, enqueued: Instant::now() })
+    }
+
+    fn enqueue(&mut self, batch: StepBatch) -> Result<PendingResults, Failure> {
+        let step = batch.step;
+        let steps = self.apply(batch)?;
+        let layout = ResultLayout::new(&steps, &self.rows);
+        let readback = match steps.is_empty() {
+            true => None,
+            false => {
+                let shape = self.send_input(&steps)?;
+                Some(self.compute(&steps, shape, &layout)?)
+            }
+        };
+        self.rows.advance(&steps);
+        Ok(PendingResults { step, layout, readback })
+    }
+
+    /// Rows that went, rows that came, blocks that are copied, and what is left to compute.
+    fn apply(&mut self, batch: StepBatch) -> Result<Vec<RowStep>, Failure> {
+        self.rows.begin(&batch)?;
+        for row in batch.released {
+            self.rows.release(row)?;
+        }
+        for added in batch.added {
+            let id = added.row;
+            let row = self.rows.add(added)?;
+            self.state.add(&mut self.ctx, id, row)?;
+        }
+        self.state.send(&mut self.ctx)?;
+        self.pool.copy_blocks(&mut self.ctx, &batch.block_copies)?;
+        Ok(self.rows.plan(&batch.rows)?)
+    }
+
+    fn send_input(&mut self, steps: &[RowStep]) -> KernelResult<StepShape> {
+        let Self { ctx, input, buffers, rows, .. } = self;
+        input.build(steps, rows, self.config.limits.block_size);
+        let shape = input.shape(steps, &self.graphs);
+        self.block_tables.send(ctx, buffers, steps, rows)?;
+        input.send(ctx, buffers, self.kernels.sampling(), &self.state.last_sampled)?;
+        Ok(shape)
+    }
+
+    fn compute(
+        &mut self,
+        steps: &[RowStep],
+        shape: StepShape,
+        layout: &ResultLayout,
+    ) -> KernelResult<quire_kernels::Readback> {
+        let Self { kernels, model, ctx, graphs, buffers, rows, input, pool, state, config, .. } = self;
+        let (model, num_sampled) = (model.as_ref(), layout.sampled.len());
+        ctx.scope(|ctx| {
+            // What a recorded step touches is allocated first, so that a replay finds it at the same addresses.
+            let forward = Forward::new(kernels, model, ctx, pool, buffers, input, shape)?;
+            let work = |ctx: &mut StepCtx| forward.enqueue(model, ctx, pool);
+            match shape.recorded {
+                true => graphs.run(ctx, shape.key, work)?,
+                false => ctx.step(work)?,
+            }
+            let results = layout.alloc(ctx)?;
+            if num_sampled > 0 {
+                let logits = forward.logits.rows(0, num_sampled);
+                ctx.scope(|ctx| {
+                    sample::sample(kernels, ctx, state, (steps, rows), &logits, (layout, &results))
+                })?;
+            }
+            if layout.prompt.num_rows > 0 {
+                let hidden = forward.hidden.rows(num_sampled, forward.hidden.num_rows());
+                let slice_rows = config.limits.max_num_seqs;
+                let targets = &input.prompt_targets;
+                prompt_logprobs(kernels, model, ctx, &hidden, slice_rows, targets, (layout, &results))?;
+            }
+            ctx.read(&results)
+        })
+    }
+}
+
+/// The part of a step that is recorded and replayed: layers, and the logits of the rows that sample.
+struct Forward {
+    groups: [GroupStep; 1],
+    /// `[num_logits, hidden_size]`.
+    hidden: Tensor,
+    /// `[num_sampled, vocab_size]` F32, padded rows included.
+    logits: Tensor,
+}
+
+impl Forward {
+    fn new(
+        kernels: &Kernels,
+        model: &dyn Model,
+        ctx: &mut StepCtx,
+        pool: &KvPool,
+        buffers: &StepBuffers,
+        input: &StepInput,
+        StepShape { key, .. }: StepShape,
+    ) -> KernelResult<Self> {
+        let num_sampled = key.num_logits - input.prompt_targets.len();
+        let hidden = ctx.alloc(model.activation_dtype(), &[key.num_logits, model.hidden_size()])?;
+        let logits = ctx.alloc(DType::F32, &[num_sampled, model.vocab_size()])?;
+        let plan = kernels.attention().plan(ctx, key, &input.rows, pool.block_layout())?;
+        Ok(Self { groups: [GroupStep { view: buffers.view(key), plan }], hidden, logits })
+    }
+
+    fn enqueue(&self, model: &dyn Model, ctx: &mut StepCtx, pool: &KvPool) -> KernelResult<()> {
+        let input = ModelInput { groups: &self.groups, layers: pool.layers() };
+        ctx.scope(|ctx| model.hidden_states(ctx, &input, &self.hidden))?;
+        match self.logits.num_rows() {
+            0 => Ok(()),
+            num_rows => ctx.scope(|ctx| model.logits(ctx, &self.hidden.rows(0, num_rows), &self.logits)),
+        }
+    }
+}
+
+/// Log-probabilities of the prompt tokens that the rows of `hidden` predict, a slice at a time: the logits of a
+/// long prompt would take more memory than its cache.
+fn prompt_logprobs(
+    kernels: &Kernels,
+    model: &dyn Model,
+    ctx: &mut StepCtx,
+    hidden: &Tensor,
+    slice_rows: usize,
+    targets: &[u32],
+    (layout, results): (&ResultLayout, &Tensor),
+) -> KernelResult<()> {
+    let mut upload = Upload::default();
+    let place = upload.push(targets.iter().map(|&id| id as i32));
+    let targets = view(&upload.send(ctx)?, &place);
+    for start in (0..hidden.num_rows()).step_by(slice_rows) {
+        let end = (start + slice_rows).min(hidden.num_rows());
+        ctx.scope(|ctx| {
+            let logits = ctx.alloc(DType::F32, &[end - start, model.vocab_size()])?;
+            ctx.scope(|ctx| model.logits(ctx, &hidden.rows(start, end), &logits))?;
+            let out = layout.prompt.views(results, start..end);
+            kernels.sampling().logprobs(ctx, &logits, &targets.rows(start, end), &logprobs_out(&out))
+        })?;
+    }
+    Ok(())
+}
+
+impl PendingStep {
+    /// Waits for the device, and says besides how long it worked on this step at most: since `free_since`, when it
+    /// had finished the step before, or since this one was started.
+    ///
+    /// # Errors
+    ///
+    /// [`ExecutorError::Step`].
+    pub fn wait(self, free_since: Option<Instant>) -> Result<StepOutput, ExecutorError> {
+        let step = self.results.step;
+        let asked = Instant::now();
+        let output = self.results.wait().map_err(|source| ExecutorError::Step { step, source })?;
+        let done = Instant::now();
+        // A device that executes at once was done when the work was enqueued, however late it is asked.
+        let was_done = done - asked < AT_ONCE;
+        let end = if was_done { self.enqueued } else { done };
+        let start = free_since.map_or(self.started, |free| free.max(self.started));
+        let device_time_us = end.saturating_duration_since(start).as_micros() as u64;
+        Ok(StepOutput { device_time_us, ..output })
+    }
+}
+
+/// A wait shorter than this found the results ready.
+const AT_ONCE: Duration = Duration::from_micros(20);
+
+fn capacity(config: &RunnerConfig, pool: &KvPool, vocab_size: usize) -> DeviceCapacity {
+    let Limits { max_num_batched_tokens, max_num_seqs, max_model_len, block_size } = config.limits;
+    DeviceCapacity {
+        num_blocks: pool.num_blocks(),
+        block_size,
+        block_bytes: pool.block_layout().block_bytes * pool.layers().len(),
+        max_num_seqs,
+        max_num_batched_tokens,
+        max_model_len,
+        vocab_size,
+        max_in_flight: 1,
+    }
+}
+
+impl From<BatchError> for Failure {
+    fn from(error: BatchError) -> Self {
+        Self::Batch(error)
+    }
+}
+
+impl From<quire_kernels::Error> for Failure {
+    fn from(error: quire_kernels::Error) -> Self {
+        Self::Kernels(error)
+    }
+}
