@@ -53,6 +53,16 @@ impl Isa {
         }
     }
 
+    /// Why it is the one in use, for the dispatch table.
+    pub(crate) fn reason(self) -> &'static str {
+        match self {
+            isa if isa != Self::best() => "it was asked for in place of this machine's best",
+            Self::Scalar => "fallback: this machine has no instruction set with kernels of its own",
+            Self::Avx2 => "this machine has AVX2, FMA and F16C, but not AVX-512 with VNNI",
+            Self::Avx512 => "this machine has AVX-512 with VNNI",
+        }
+    }
+
     /// Its name in the dispatch table.
     pub const fn name(self) -> &'static str {
         match self {

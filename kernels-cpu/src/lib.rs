@@ -3,6 +3,7 @@
 
 mod access;
 mod activation;
+mod attention;
 mod buffer;
 mod device;
 mod isa;
@@ -12,7 +13,6 @@ mod machine;
 mod norm;
 mod pool;
 mod rope;
-mod simd;
 #[cfg(test)]
 mod testing;
 

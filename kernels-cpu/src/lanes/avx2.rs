@@ -2,7 +2,7 @@
 
 use std::arch::x86_64::*;
 
-use super::{LANES, Lanes, Program, Simd};
+use super::{Bytes, LANES, Lanes, Program, Simd, Weights};
 
 /// Proof that the machine has the instructions of [`Isa::Avx2`](crate::Isa::Avx2).
 #[derive(Clone, Copy)]
@@ -21,8 +21,27 @@ pub(super) unsafe fn run<P: Program>(program: P) -> P::Output {
 /// The lower and the upper eight lanes.
 type Pair = (__m256, __m256);
 
+/// The lower and the upper eight lanes of integers or bytes.
+type IntPair = (__m256i, __m256i);
+
+/// Quads whose products with weights of so many bits can be summed in 16 bits, two products in each sum.
+const fn quads_in_16_bits(weight_bits: u32) -> usize {
+    match weight_bits {
+        // 8 · 2 · 15 · 127 = 30 480
+        ..=4 => 8,
+        // 4 · 2 · 31 · 127 = 31 496
+        5 => 4,
+        // 2 · 2 · 63 · 127 = 32 004
+        6 => 2,
+        // 2 · 128 · 127 = 32 512, see `dot`
+        _ => 1,
+    }
+}
+
 impl Simd for Avx2 {
     type V = Pair;
+    type I = IntPair;
+    type B = IntPair;
 
     const ACCUMULATORS: usize = 6;
 
@@ -90,6 +109,68 @@ impl Simd for Avx2 {
             _mm_storeu_si128(to.add(1), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v.1));
             halves
         };
+        fn from_u8(from: &[u8; LANES]) -> Pair = {
+            let low = _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.as_ptr().cast()));
+            let high = _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.as_ptr().add(8).cast()));
+            (_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high))
+        };
+        fn from_i8(from: &[u8; LANES]) -> Pair = {
+            let low = _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.as_ptr().cast()));
+            let high = _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.as_ptr().add(8).cast()));
+            (_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high))
+        };
+        fn from_i32(v: IntPair) -> Pair = (_mm256_cvtepi32_ps(v.0), _mm256_cvtepi32_ps(v.1));
+        fn load_bytes(from: &Bytes) -> IntPair = {
+            (_mm256_loadu_si256(from.as_ptr().cast()), _mm256_loadu_si256(from.as_ptr().add(32).cast()))
+        };
+        fn mask(a: IntPair, mask: u8) -> IntPair = {
+            let mask = _mm256_set1_epi8(mask as i8);
+            (_mm256_and_si256(a.0, mask), _mm256_and_si256(a.1, mask))
+        };
+        fn or(a: IntPair, b: IntPair) -> IntPair = (_mm256_or_si256(a.0, b.0), _mm256_or_si256(a.1, b.1));
+    }
+
+    #[inline(always)]
+    fn shl<const N: i32>(self, a: IntPair) -> IntPair {
+        // SAFETY: `self` proves that the machine has the instruction.
+        unsafe { (_mm256_slli_epi16::<N>(a.0), _mm256_slli_epi16::<N>(a.1)) }
+    }
+
+    #[inline(always)]
+    fn shr<const N: i32>(self, a: IntPair) -> IntPair {
+        // SAFETY: as above.
+        unsafe { (_mm256_srli_epi16::<N>(a.0), _mm256_srli_epi16::<N>(a.1)) }
+    }
+
+    /// Products are summed in pairs, saturating at 16 bits: so no more is summed there than fits. Weights of 8
+    /// bits do not fit even once; they are taken as signed, without their offset, and lend `x` their sign.
+    #[inline(always)]
+    fn dot<W: Weights, const N: usize>(self, weights: &[IntPair; N], x: &[[i8; 4]; N], sum: i32) -> IntPair {
+        // SAFETY: `self` proves that the machine has the instructions.
+        unsafe {
+            let product = |weights, x| {
+                if W::BITS < 8 {
+                    return _mm256_maddubs_epi16(weights, x);
+                }
+                let signed = _mm256_xor_si256(weights, _mm256_set1_epi8(i8::MIN));
+                _mm256_maddubs_epi16(_mm256_abs_epi8(signed), _mm256_sign_epi8(x, signed))
+            };
+            let ones = _mm256_set1_epi16(1);
+            let start = _mm256_set1_epi32(if W::BITS < 8 { -W::OFFSET * sum } else { 0 });
+            let mut total = (start, start);
+            let quads = quads_in_16_bits(W::BITS);
+            for (weights, x) in weights.chunks(quads).zip(x.chunks(quads)) {
+                let mut pairs = (_mm256_setzero_si256(), _mm256_setzero_si256());
+                for (weights, x) in weights.iter().zip(x) {
+                    let x = _mm256_set1_epi32(i32::from_ne_bytes(x.map(|x| x as u8)));
+                    pairs.0 = _mm256_add_epi16(pairs.0, product(weights.0, x));
+                    pairs.1 = _mm256_add_epi16(pairs.1, product(weights.1, x));
+                }
+                total.0 = _mm256_add_epi32(total.0, _mm256_madd_epi16(pairs.0, ones));
+                total.1 = _mm256_add_epi32(total.1, _mm256_madd_epi16(pairs.1, ones));
+            }
+            total
+        }
     }
 }
 

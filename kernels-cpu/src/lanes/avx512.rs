@@ -1,8 +1,8 @@
-//! AVX-512 F, BW and VL: a vector is a register.
+//! AVX-512 F, BW, VL and VNNI: a vector is a register.
 
 use std::arch::x86_64::*;
 
-use super::{LANES, Lanes, Program, Simd};
+use super::{Bytes, LANES, Lanes, Program, Simd, Weights};
 
 /// Proof that the machine has the instructions of [`Isa::Avx512`](crate::Isa::Avx512).
 #[derive(Clone, Copy)]
@@ -13,13 +13,15 @@ pub(super) struct Avx512(());
 /// # Safety
 ///
 /// The machine has the instructions.
-#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl")]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512vnni")]
 pub(super) unsafe fn run<P: Program>(program: P) -> P::Output {
     program.run(Avx512(()))
 }
 
 impl Simd for Avx512 {
     type V = __m512;
+    type I = __m512i;
+    type B = __m512i;
 
     const ACCUMULATORS: usize = 24;
 
@@ -70,5 +72,42 @@ impl Simd for Avx512 {
             halves
         };
         fn largest(v: __m512) -> f32 = _mm512_reduce_max_ps(v);
+        fn from_u8(from: &[u8; LANES]) -> __m512 = {
+            _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(from.as_ptr().cast())))
+        };
+        fn from_i8(from: &[u8; LANES]) -> __m512 = {
+            _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.as_ptr().cast())))
+        };
+        fn from_i32(v: __m512i) -> __m512 = _mm512_cvtepi32_ps(v);
+        fn load_bytes(from: &Bytes) -> __m512i = _mm512_loadu_si512(from.as_ptr().cast());
+        fn mask(a: __m512i, mask: u8) -> __m512i = _mm512_and_si512(a, _mm512_set1_epi8(mask as i8));
+        fn or(a: __m512i, b: __m512i) -> __m512i = _mm512_or_si512(a, b);
+    }
+
+    #[inline(always)]
+    fn shl<const N: i32>(self, a: __m512i) -> __m512i {
+        // SAFETY: `self` proves that the machine has the instruction.
+        unsafe { _mm512_sll_epi16(a, _mm_cvtsi32_si128(N)) }
+    }
+
+    #[inline(always)]
+    fn shr<const N: i32>(self, a: __m512i) -> __m512i {
+        // SAFETY: as above.
+        unsafe { _mm512_srl_epi16(a, _mm_cvtsi32_si128(N)) }
+    }
+
+    /// VNNI multiplies unsigned bytes with signed ones and adds up four products without saturating. The offset
+    /// is in the sum before the first product.
+    #[inline(always)]
+    fn dot<W: Weights, const N: usize>(self, weights: &[__m512i; N], x: &[[i8; 4]; N], sum: i32) -> __m512i {
+        // SAFETY: `self` proves that the machine has the instructions.
+        unsafe {
+            let mut total = _mm512_set1_epi32(-W::OFFSET * sum);
+            for (weights, x) in weights.iter().zip(x) {
+                let x = _mm512_set1_epi32(i32::from_ne_bytes(x.map(|x| x as u8)));
+                total = _mm512_dpbusd_epi32(total, *weights, x);
+            }
+            total
+        }
     }
 }

@@ -39,6 +39,9 @@ pub(crate) const LANES: usize = 16;
 /// One value a lane.
 pub(crate) type Lanes = [f32; LANES];
 
+/// Four bytes a lane.
+pub(crate) type Bytes = [u8; 4 * LANES];
+
 /// A kernel, to be compiled for each instruction set.
 ///
 /// Implementations of `run`, and the functions over [`Simd`] that they call, are `#[inline(always)]`: only what
@@ -66,12 +69,24 @@ pub(crate) fn run<P: Program>(isa: Isa, program: P) -> P::Output {
     }
 }
 
+/// The range of the weights in a [`dot`](Simd::dot).
+pub(crate) trait Weights {
+    /// They are less than 2 to this power.
+    const BITS: u32;
+    /// What is subtracted from them; 128 if they have 8 bits.
+    const OFFSET: i32;
+}
+
 /// Operations on vectors of [`LANES`] floats.
 ///
 /// Comparisons give one bit a lane, that of lane 0 the lowest, and are false for a NaN.
 pub(crate) trait Simd: Copy + Send + Sync {
     /// A vector.
     type V: Copy;
+    /// An i32 a lane.
+    type I: Copy;
+    /// Four bytes a lane.
+    type B: Copy;
 
     /// Vectors that a loop may accumulate in registers, beside the operands of its products.
     const ACCUMULATORS: usize;
@@ -110,6 +125,22 @@ pub(crate) trait Simd: Copy + Send + Sync {
     fn from_f8e4m3(self, from: &[u8; LANES]) -> Self::V;
     fn from_f8e5m2(self, from: &[u8; LANES]) -> Self::V;
     fn to_f16(self, v: Self::V) -> [u16; LANES];
+    fn from_u8(self, from: &[u8; LANES]) -> Self::V;
+    fn from_i8(self, from: &[u8; LANES]) -> Self::V;
+    /// Rounded to the nearest float.
+    fn from_i32(self, v: Self::I) -> Self::V;
+
+    fn load_bytes(self, from: &Bytes) -> Self::B;
+    /// Each byte and `mask`.
+    fn mask(self, a: Self::B, mask: u8) -> Self::B;
+    fn or(self, a: Self::B, b: Self::B) -> Self::B;
+    /// Bytes shifted left by `N < 8` bits; a byte's lowest `N` bits are undefined.
+    fn shl<const N: i32>(self, a: Self::B) -> Self::B;
+    /// Bytes shifted right by `N < 8` bits; a byte's highest `N` bits are undefined.
+    fn shr<const N: i32>(self, a: Self::B) -> Self::B;
+    /// The exact sum over all quads of `(weight - offset) · x`: a quad is the four bytes of a lane, and four
+    /// bytes of `x` for all lanes alike. The `x` lie within ±127, and `sum` is theirs.
+    fn dot<W: Weights, const N: usize>(self, weights: &[Self::B; N], x: &[[i8; 4]; N], sum: i32) -> Self::I;
 
     /// Zero in every lane.
     #[inline(always)]
@@ -317,6 +348,85 @@ mod tests {
                     assert!(same(e5m2[i], convert::f8e5m2_to_f32(code)), "e5m2 {code:02x}");
                 }
             }
+        });
+    }
+
+    /// The dot of 8 quads, as floats, in which it is exact.
+    struct Dot<'a, const BITS: u32, const OFFSET: i32> {
+        weights: &'a [Bytes; 8],
+        x: &'a [[i8; 4]; 8],
+    }
+
+    struct Range<const BITS: u32, const OFFSET: i32>;
+
+    impl<const BITS: u32, const OFFSET: i32> Weights for Range<BITS, OFFSET> {
+        const BITS: u32 = BITS;
+        const OFFSET: i32 = OFFSET;
+    }
+
+    impl<const BITS: u32, const OFFSET: i32> Program for Dot<'_, BITS, OFFSET> {
+        type Output = Lanes;
+        #[inline(always)]
+        fn run<S: Simd>(self, s: S) -> Lanes {
+            let sum = self.x.as_flattened().iter().map(|&x| i32::from(x)).sum();
+            s.lanes(s.from_i32(s.dot::<Range<BITS, OFFSET>, 8>(
+                &self.weights.map(|w| s.load_bytes(&w)),
+                self.x,
+                sum,
+            )))
+        }
+    }
+
+    /// Weights and activations at the ends of their ranges, where 16-bit sums would saturate.
+    fn check_dot<const BITS: u32, const OFFSET: i32>() {
+        let top = (1 << BITS) - 1;
+        for seed in 0..64 {
+            let noise = |i: usize| ((i as u32 + 1).wrapping_mul(2_654_435_761) ^ (seed * 0x9e37)) >> 20;
+            let pick = |i: usize, low: i32, high: i32| match noise(i) % 3 {
+                0 => low,
+                1 => high,
+                _ => low + noise(i + 7) as i32 % (high - low + 1),
+            };
+            let weights: [Bytes; 8] =
+                std::array::from_fn(|j| std::array::from_fn(|i| pick(64 * j + i, 0, top) as u8));
+            let x: [[i8; 4]; 8] =
+                std::array::from_fn(|j| std::array::from_fn(|i| pick(4 * j + i, -127, 127) as i8));
+            let want: Lanes = std::array::from_fn(|lane| {
+                let weight = |j: usize, i: usize| i32::from(weights[j][4 * lane + i]) - OFFSET;
+                (0..32).map(|k| weight(k / 4, k % 4) * i32::from(x[k / 4][k % 4])).sum::<i32>() as f32
+            });
+            for isa in Isa::available() {
+                let got = run(isa, Dot::<BITS, OFFSET> { weights: &weights, x: &x });
+                assert_eq!(got, want, "{BITS} bits on {isa}");
+            }
+        }
+    }
+
+    #[test]
+    fn dots_are_exact_at_the_ends_of_their_range() {
+        check_dot::<4, 0>();
+        check_dot::<4, 8>();
+        check_dot::<5, 0>();
+        check_dot::<5, 16>();
+        check_dot::<6, 32>();
+        check_dot::<8, 128>();
+    }
+
+    #[test]
+    fn bytes_are_shifted_and_masked() {
+        on_every_isa!(|s| {
+            let bytes: Bytes = std::array::from_fn(|i| (i * 37 + 11) as u8);
+            let x: [[i8; 4]; 1] = [[1, 0, 0, 0]];
+            let first = |b| s.lanes(s.from_i32(s.dot::<Range<5, 0>, 1>(&[b], &x, 1)));
+            let loaded = s.load_bytes(&bytes);
+            let expect = |f: fn(u8) -> u8| -> Lanes { std::array::from_fn(|i| f32::from(f(bytes[4 * i]))) };
+            assert_eq!(first(s.mask(s.shr::<4>(loaded), 0x0f)), expect(|b| b >> 4));
+            assert_eq!(first(s.mask(s.shl::<3>(loaded), 0x10)), expect(|b| b << 3 & 0x10));
+            let both = s.or(s.mask(loaded, 0x05), s.mask(loaded, 0x0a));
+            assert_eq!(first(both), expect(|b| b & 0x0f));
+            let signed: [u8; LANES] = std::array::from_fn(|i| (i * 16) as u8);
+            assert_eq!(s.lanes(s.from_u8(&signed)), signed.map(f32::from));
+            assert_eq!(s.lanes(s.from_i8(&signed)), signed.map(|b| f32::from(b as i8)));
         });
     }
 }

@@ -4,7 +4,7 @@ use std::array;
 
 use quire_kernels::convert;
 
-use super::{LANES, Lanes, Simd};
+use super::{Bytes, LANES, Lanes, Simd, Weights};
 
 /// Proof of nothing: every machine can.
 #[derive(Clone, Copy)]
@@ -28,6 +28,8 @@ fn pow2(n: i32) -> f32 {
 
 impl Simd for Scalar {
     type V = Lanes;
+    type I = [i32; LANES];
+    type B = Bytes;
 
     const ACCUMULATORS: usize = 6;
 
@@ -137,5 +139,63 @@ impl Simd for Scalar {
     #[inline(always)]
     fn to_f16(self, v: Lanes) -> [u16; LANES] {
         v.map(convert::f32_to_f16)
+    }
+
+    #[inline(always)]
+    fn from_u8(self, from: &[u8; LANES]) -> Lanes {
+        from.map(f32::from)
+    }
+
+    #[inline(always)]
+    fn from_i8(self, from: &[u8; LANES]) -> Lanes {
+        from.map(|v| f32::from(v as i8))
+    }
+
+    #[inline(always)]
+    fn from_i32(self, v: Self::I) -> Lanes {
+        v.map(|v| v as f32)
+    }
+
+    #[inline(always)]
+    fn load_bytes(self, from: &Bytes) -> Bytes {
+        *from
+    }
+
+    #[inline(always)]
+    fn mask(self, a: Bytes, mask: u8) -> Bytes {
+        a.map(|v| v & mask)
+    }
+
+    #[inline(always)]
+    fn or(self, a: Bytes, b: Bytes) -> Bytes {
+        array::from_fn(|i| a[i] | b[i])
+    }
+
+    #[inline(always)]
+    fn shl<const N: i32>(self, a: Bytes) -> Bytes {
+        a.map(|v| v << N)
+    }
+
+    #[inline(always)]
+    fn shr<const N: i32>(self, a: Bytes) -> Bytes {
+        a.map(|v| v >> N)
+    }
+
+    #[inline(always)]
+    fn dot<W: Weights, const N: usize>(
+        self,
+        weights: &[Bytes; N],
+        x: &[[i8; 4]; N],
+        sum: i32,
+    ) -> [i32; LANES] {
+        array::from_fn(|lane| {
+            let mut total = -W::OFFSET * sum;
+            for (weights, x) in weights.iter().zip(x) {
+                for (weight, x) in weights[4 * lane..4 * lane + 4].iter().zip(x) {
+                    total += i32::from(*weight) * i32::from(*x);
+                }
+            }
+            total
+        })
     }
 }

@@ -13,8 +13,8 @@ pub(crate) const BLOCK_LEN: usize = 32;
 #[derive(Clone, Copy, Debug, PartialEq, Pod, Zeroable)]
 #[repr(C)]
 pub(crate) struct QuantBlock {
-    /// From -127 to 127.
-    pub(crate) quants: [i8; BLOCK_LEN],
+    /// From -127 to 127, in quads.
+    pub(crate) quants: [[i8; 4]; BLOCK_LEN / 4],
     /// Value of a quantum.
     pub(crate) scale: f32,
     /// `scale` times the sum of all quants.
@@ -45,7 +45,8 @@ impl QuantBlock {
         let quants = values.map(|v| (v * inverse + ROUNDER).to_bits() as i8);
         let sum = |quants: &[i8]| quants.iter().map(|&q| i32::from(q)).sum::<i32>();
         let sums = [sum(&quants[..16]), sum(&quants[16..])];
-        Self { quants, scale, scaled_sum: scale * (sums[0] + sums[1]) as f32, sums }
+        let scaled_sum = scale * (sums[0] + sums[1]) as f32;
+        Self { quants: bytemuck::cast(quants), scale, scaled_sum, sums }
     }
 
     /// Quantizes a row whose length is a multiple of 32.
@@ -72,10 +73,10 @@ mod tests {
         let values: [f32; BLOCK_LEN] = std::array::from_fn(|i| (i as f32 - 11.0) * 0.3);
         let block = QuantBlock::quantize(&values);
         assert_eq!(block.scale, 6.0 / 127.0);
-        for (q, v) in block.quants.iter().zip(&values) {
+        for (q, v) in block.quants.as_flattened().iter().zip(&values) {
             assert!((f32::from(*q) * block.scale - v).abs() <= block.scale * 0.5001, "{v} as {q}");
         }
-        let sum: i32 = block.quants.iter().map(|&q| i32::from(q)).sum();
+        let sum: i32 = block.quants.as_flattened().iter().map(|&q| i32::from(q)).sum();
         assert_eq!(block.sums[0] + block.sums[1], sum);
         assert_eq!(block.scaled_sum, block.scale * sum as f32);
     }
@@ -87,8 +88,8 @@ mod tests {
             values[3] = magnitude;
             let block = QuantBlock::quantize(&values);
             assert!(block.scale.is_finite() && block.scaled_sum.is_finite(), "{magnitude}: {block:?}");
-            assert!(block.quants.iter().all(|&q| q != i8::MIN));
-            let error = (f32::from(block.quants[3]) * block.scale - magnitude).abs();
+            assert!(block.quants.as_flattened().iter().all(|&q| q != i8::MIN));
+            let error = (f32::from(block.quants[0][3]) * block.scale - magnitude).abs();
             assert!(error <= magnitude * 1e-6 || magnitude < 1e-36, "{magnitude}: {block:?}");
         }
     }

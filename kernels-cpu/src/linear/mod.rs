@@ -1,3 +1,102 @@
 //! Linear layers.
 
 pub(crate) mod activation;
+mod dense;
+mod layout;
+mod packed;
+mod quant;
+mod segment;
+#[cfg(test)]
+mod tests;
+
+use quire_kernels::{
+    Activation, DType, Device, DeviceId, Dispatch, HostWeight, Linear, LinearKernels, Part, Result, StepCtx,
+    Tensor,
+};
+
+use self::activation::{BLOCK_BYTES, BLOCK_LEN, QuantBlock};
+use self::layout::layout_of;
+use self::packed::PackedLinear;
+use crate::device::CpuDevice;
+use crate::lanes::{self, Program, Simd};
+
+/// Scratch tensors take multiples of this.
+const SCRATCH_ALIGN: usize = 256;
+
+/// The linear layers of a CPU device.
+pub(crate) struct CpuLinear {
+    device: CpuDevice,
+}
+
+impl CpuLinear {
+    pub(crate) fn new(device: CpuDevice) -> Self {
+        Self { device }
+    }
+}
+
+impl Part for CpuLinear {
+    fn device(&self) -> DeviceId {
+        self.device.id()
+    }
+
+    fn dispatch(&self) -> Vec<Dispatch> {
+        let isa = self.device.isa();
+        let line = |dtype: DType| {
+            let kernel = layout_of(dtype)?.kernel(isa);
+            Some(Dispatch::new(format!("linear.{dtype}"), kernel, isa.reason()))
+        };
+        DType::ALL.into_iter().filter_map(line).collect()
+    }
+}
+
+impl LinearKernels for CpuLinear {
+    fn pack(&self, weights: &[HostWeight<'_>]) -> Result<Box<dyn Linear>> {
+        HostWeight::check_merged(weights)?;
+        Ok(Box::new(PackedLinear::pack(&self.device, weights)?))
+    }
+
+    /// Quants for every input of a width that quantized weights can have: making them costs little beside any
+    /// product, and the input does not know who reads it.
+    fn layout_activation(&self, ctx: &mut StepCtx, x: &Tensor) -> Result<Activation> {
+        let prepared = if x.num_columns().is_multiple_of(BLOCK_LEN) {
+            vec![ctx.alloc(DType::U8, &[x.num_rows(), x.num_columns() / BLOCK_LEN * BLOCK_BYTES])?]
+        } else {
+            Vec::new()
+        };
+        Ok(Activation { x: x.clone(), prepared })
+    }
+
+    fn prepare(&self, _: &mut StepCtx, activation: &Activation) -> Result<()> {
+        let Some(prepared) = activation.prepared.first() else { return Ok(()) };
+        let mut session = self.device.session();
+        let (pool, [x], [quants]) = session.open([&activation.x], [prepared]);
+        let x = x.rows::<f32>();
+        quants.rows::<u8>().for_each(pool, QUANTIZE_GRAIN.div_ceil(x.columns().max(1)), |token, quants| {
+            let out = bytemuck::cast_slice_mut(quants);
+            lanes::run(self.device.isa(), Quantize { values: x.row(token), out });
+        });
+        Ok(())
+    }
+
+    fn activation_bytes(&self, num_tokens: usize, in_features: usize) -> usize {
+        (num_tokens * (in_features / BLOCK_LEN) * BLOCK_BYTES).next_multiple_of(SCRATCH_ALIGN)
+    }
+}
+
+/// Values that are worth a claim of the pool.
+const QUANTIZE_GRAIN: usize = 8192;
+
+/// Quantizes a row.
+struct Quantize<'a> {
+    values: &'a [f32],
+    out: &'a mut [QuantBlock],
+}
+
+impl Program for Quantize<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        QuantBlock::quantize_row(self.values, self.out);
+    }
+}

@@ -1,0 +1,208 @@
+//! Dense weights: f32, f16 and bf16, widened exactly and summed in f32 with fused multiply-adds.
+//!
+//! A group is `[columns, 16]` elements: a vector for each column.
+
+use std::array;
+use std::marker::PhantomData;
+
+use bytemuck::Pod;
+use quire_kernels::{DType, quant};
+
+use super::layout::{Layout, SourceRows, Task};
+use crate::Isa;
+use crate::lanes::{self, LANES, Program, Simd};
+
+/// The layout of a dense dtype.
+pub(super) fn layout_of(dtype: DType) -> Option<&'static dyn Layout> {
+    Some(match dtype {
+        DType::F32 => &Dense::<F32>(PhantomData),
+        DType::F16 => &Dense::<F16>(PhantomData),
+        DType::BF16 => &Dense::<BF16>(PhantomData),
+        _ => return None,
+    })
+}
+
+/// An element type.
+trait Element: Send + Sync + 'static {
+    /// Its dtype.
+    const DTYPE: DType;
+    /// An element's bits.
+    type Bits: Pod + Send + Sync;
+
+    /// A vector of elements.
+    fn load<S: Simd>(s: S, bits: &[Self::Bits; LANES]) -> S::V;
+}
+
+struct F32;
+struct F16;
+struct BF16;
+
+impl Element for F32 {
+    const DTYPE: DType = DType::F32;
+    type Bits = f32;
+
+    #[inline(always)]
+    fn load<S: Simd>(s: S, bits: &[f32; LANES]) -> S::V {
+        s.load(bits)
+    }
+}
+
+impl Element for F16 {
+    const DTYPE: DType = DType::F16;
+    type Bits = u16;
+
+    #[inline(always)]
+    fn load<S: Simd>(s: S, bits: &[u16; LANES]) -> S::V {
+        s.from_f16(bits)
+    }
+}
+
+impl Element for BF16 {
+    const DTYPE: DType = DType::BF16;
+    type Bits = u16;
+
+    #[inline(always)]
+    fn load<S: Simd>(s: S, bits: &[u16; LANES]) -> S::V {
+        s.from_bf16(bits)
+    }
+}
+
+/// The layout of element type `E`.
+struct Dense<E>(PhantomData<E>);
+
+impl<E: Element> Layout for Dense<E> {
+    fn kernel(&self, isa: Isa) -> String {
+        format!("{} x f32 {isa}", E::DTYPE)
+    }
+
+    fn takes_quants(&self) -> bool {
+        false
+    }
+
+    fn group_bytes(&self, columns: usize) -> usize {
+        columns * LANES * size_of::<E::Bits>()
+    }
+
+    fn pack(&self, isa: Isa, source: &SourceRows<'_>, group: &mut [u8]) {
+        lanes::run(isa, Pack::<E> { source, group, element: PhantomData });
+    }
+
+    fn multiply(&self, isa: Isa, task: &Task<'_>) {
+        lanes::run(isa, Multiply::<E> { task, element: PhantomData });
+    }
+
+    fn read_row(&self, group: &[u8], lane: usize, out: &mut [f32]) {
+        let elements = group.chunks_exact(size_of::<E::Bits>()).skip(lane).step_by(LANES);
+        for (element, out) in elements.zip(out) {
+            quant::dequantize(E::DTYPE, element, array::from_mut(out));
+        }
+    }
+}
+
+/// Packs a group: a transposition, in squares of 16, which stay in the first cache.
+struct Pack<'a, E> {
+    source: &'a SourceRows<'a>,
+    group: &'a mut [u8],
+    element: PhantomData<E>,
+}
+
+impl<E: Element> Program for Pack<'_, E> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, _: S) {
+        let element_bytes = size_of::<E::Bits>();
+        let group: &mut [[E::Bits; LANES]] = bytemuck::cast_slice_mut(self.group);
+        for (square, vectors) in group.chunks_mut(LANES).enumerate() {
+            for (lane, row) in self.source.rows().enumerate().take(LANES) {
+                let elements = row[square * LANES * element_bytes..].chunks_exact(element_bytes);
+                for (vector, element) in vectors.iter_mut().zip(elements) {
+                    vector[lane] = bytemuck::pod_read_unaligned(element);
+                }
+            }
+        }
+    }
+}
+
+/// A task's product.
+struct Multiply<'a, E> {
+    task: &'a Task<'a>,
+    element: PhantomData<E>,
+}
+
+impl<E: Element> Program for Multiply<'_, E> {
+    type Output = ();
+
+    /// Tiles of rows and groups, as large as the registers hold; few rows take more groups, since a chain of
+    /// multiply-adds would otherwise wait for itself. A row's sum is the same in each.
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let mut group = self.task.groups.start;
+        group = self.columns::<S, 4>(s, group);
+        group = self.columns::<S, 2>(s, group);
+        self.columns::<S, 1>(s, group);
+    }
+}
+
+impl<E: Element> Multiply<'_, E> {
+    /// Multiplies `G` groups at a time with all rows; returns the first group that is left.
+    #[inline(always)]
+    fn columns<S: Simd, const G: usize>(&self, s: S, mut group: usize) -> usize {
+        let tokens = self.task.tokens.clone();
+        while self.task.groups.end - group >= G {
+            let mut token = tokens.start;
+            if G <= 2 && S::ACCUMULATORS >= 12 * G {
+                token = self.tiles::<S, 12, G>(s, group, token);
+            }
+            if S::ACCUMULATORS >= 6 * G {
+                token = self.tiles::<S, 6, G>(s, group, token);
+            }
+            if S::ACCUMULATORS >= 3 * G {
+                token = self.tiles::<S, 3, G>(s, group, token);
+            }
+            self.tiles::<S, 1, G>(s, group, token);
+            group += G;
+        }
+        group
+    }
+
+    /// As many tiles of `R` rows as there are; returns the first row that is left.
+    #[inline(always)]
+    fn tiles<S: Simd, const R: usize, const G: usize>(&self, s: S, group: usize, mut token: usize) -> usize {
+        let weights = array::from_fn(|g| bytemuck::cast_slice(self.task.group(group + g)));
+        while self.task.tokens.end - token >= R {
+            let x = array::from_fn(|r| self.task.x.row(token + r));
+            let sums = tile::<S, E, R, G>(s, weights, x);
+            for (r, sums) in sums.into_iter().enumerate() {
+                for (g, sum) in sums.into_iter().enumerate() {
+                    self.task.put(s, token + r, group + g, sum);
+                }
+            }
+            token += R;
+        }
+        token
+    }
+}
+
+/// The sums of `R` rows with `G` groups, column after column.
+#[inline(always)]
+fn tile<S: Simd, E: Element, const R: usize, const G: usize>(
+    s: S,
+    weights: [&[[E::Bits; LANES]]; G],
+    x: [&[f32]; R],
+) -> [[S::V; G]; R] {
+    let columns = weights[0].len();
+    let weights = weights.map(|w| &w[..columns]);
+    let x = x.map(|x| &x[..columns]);
+    let mut sums = [[s.zero(); G]; R];
+    for k in 0..columns {
+        let w: [S::V; G] = array::from_fn(|g| E::load(s, &weights[g][k]));
+        for r in 0..R {
+            let x = s.splat(x[r][k]);
+            for g in 0..G {
+                sums[r][g] = s.fma(w[g], x, sums[r][g]);
+            }
+        }
+    }
+    sums
+}
