@@ -42,6 +42,12 @@ impl BlockHashes {
         self.salt
     }
 
+    /// Hashes of one's own choice, to see what a collision does.
+    #[cfg(test)]
+    pub(crate) fn forged(salt: CacheSalt, hashes: &[u128]) -> Self {
+        Self { salt, hashes: hashes.iter().copied().map(BlockHash).collect() }
+    }
+
     /// One hash a full block.
     pub fn as_slice(&self) -> &[BlockHash] {
         &self.hashes

@@ -189,3 +189,68 @@ impl PrefixIndex {
         hash as usize & (self.buckets.len() - 1)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::hash::{HashKey, PrefixHasher};
+
+    /// An index of blocks of two tokens that holds `[1, 2] [3, 4]` in blocks 0 and 1, under the hashes 8 and 16, which
+    /// fall into one bucket.
+    fn index() -> PrefixIndex {
+        let mut index = PrefixIndex::new(4, 2);
+        let root = register(&mut index, 0, None, (8, &[1, 2])).expect("the index is empty");
+        register(&mut index, 1, Some(root), (16, &[3, 4])).expect("its parent is there");
+        index
+    }
+
+    fn register(
+        index: &mut PrefixIndex,
+        block: u32,
+        parent: Option<BlockRef>,
+        (hash, tokens): (u128, &[u32]),
+    ) -> Option<BlockRef> {
+        match index.register(BlockId(block), parent, (BlockHash(hash), CacheSalt::NONE, tokens)) {
+            Registered::New(reference) | Registered::Known(reference) => Some(reference),
+            Registered::Blocked(_) | Registered::Unreachable => None,
+        }
+    }
+
+    #[track_caller]
+    fn check(tokens: &[u32], salt: CacheSalt, hashes: &[u128], num_hits: usize) {
+        assert_eq!(index().matches(tokens, &BlockHashes::forged(salt, hashes)).count(), num_hits);
+    }
+
+    #[test]
+    fn a_hit_compares_tokens_parent_and_salt_behind_the_hash() {
+        let salt = PrefixHasher::new(HashKey(1, 2), 2).salt(&[b"other"]);
+        check(&[1, 2, 3, 4], CacheSalt::NONE, &[8, 16], 2);
+        check(&[1, 2, 3, 5], CacheSalt::NONE, &[8, 16], 1);
+        check(&[3, 4], CacheSalt::NONE, &[16], 0);
+        check(&[1, 2, 3, 4], salt, &[8, 16], 0);
+        check(&[1, 2, 3, 4], CacheSalt::NONE, &[9, 16], 0);
+    }
+
+    #[test]
+    fn a_child_is_lost_with_its_parent_and_gives_way_to_a_new_one() {
+        let mut index = index();
+        index.remove(BlockId(0));
+        let hashes = BlockHashes::forged(CacheSalt::NONE, &[8, 16]);
+        let root = register(&mut index, 0, None, (8, &[1, 2])).expect("the content was dropped");
+        assert_eq!(index.matches(&[1, 2, 3, 4], &hashes).count(), 1, "the generation has changed");
+        let content = (BlockHash(16), CacheSalt::NONE, &[3, 4][..]);
+        let outcome = index.register(BlockId(2), Some(root), content);
+        assert!(matches!(outcome, Registered::Blocked(BlockId(1))));
+        index.remove(BlockId(1));
+        register(&mut index, 2, Some(root), (16, &[3, 4])).expect("nothing is in the way");
+        assert_eq!(index.matches(&[1, 2, 3, 4], &hashes).count(), 2);
+        assert!(!index.is_leaf(BlockId(0)) && index.is_leaf(BlockId(2)));
+    }
+
+    #[test]
+    fn colliding_contents_are_not_registered() {
+        let mut index = index();
+        assert!(register(&mut index, 2, None, (8, &[7, 7])).is_none());
+        assert_eq!(index.matches(&[7, 7], &BlockHashes::forged(CacheSalt::NONE, &[8])).count(), 0);
+    }
+}

@@ -2,7 +2,7 @@
 //! named after its case.
 
 use quire_kvcache::KvCacheConfig;
-use quire_scheduler::testing::{Simulation, SimulationConfig};
+use quire_scheduler::testing::{Rng, Simulation, SimulationConfig};
 use quire_scheduler::{
     AddError, Fcfs, FinishReason, NewSequence, PreemptionMode, Rank, Refusal, RowKind, SchedulerConfig,
     SchedulerPolicy, SeqId, SequenceView, StepBuilder, WaitReason, standard_plan,
@@ -69,7 +69,7 @@ fn br_03_a_prompt_starts_only_when_the_whole_of_it_fits() {
 fn br_04_two_that_fit_one_and_a_half_times_both_finish() {
     for max_open_steps in LOOPS {
         for (num_prompt_tokens, num_output_tokens) in [(512, 512), (64, 192), (1, 500), (600, 40)] {
-            let final_blocks = (num_prompt_tokens + num_output_tokens as u32).div_ceil(16);
+            let final_blocks = u32::div_ceil(num_prompt_tokens + num_output_tokens, 16);
             let mut lone = bench(final_blocks * 2, 2048, max_open_steps);
             add(&mut lone, num_prompt_tokens, num_output_tokens).unwrap();
             let lone_steps = lone.run(u64::MAX);
@@ -80,6 +80,22 @@ fn br_04_two_that_fit_one_and_a_half_times_both_finish() {
             let num_recompute_steps = 4;
             bench.run(2 * lone_steps + 2 * num_recompute_steps);
             assert!(bench.ended().iter().all(|ended| ended.sequence.num_preemptions <= 2));
+        }
+    }
+}
+
+#[test]
+fn br_04_a_crowd_in_a_small_pool_is_preempted_at_most_twice_each() {
+    for max_open_steps in LOOPS {
+        for seed in 0..40 {
+            let mut rng = Rng::new(seed);
+            let mut bench = bench(rng.range(12..30), 512, max_open_steps);
+            for _ in 0..16 {
+                add(&mut bench, rng.range(1..100), rng.range(1..90)).unwrap();
+            }
+            bench.run(16 * 90);
+            let most = bench.ended().iter().map(|ended| ended.sequence.num_preemptions).max();
+            assert!(most <= Some(2), "seed {seed}: {most:?}");
         }
     }
 }

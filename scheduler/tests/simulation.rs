@@ -3,7 +3,10 @@
 //! `QUIRE_SEED` moves the range of seeds; a failure prints the seed that broke.
 
 use quire_scheduler::testing::{ChaosPolicy, Coverage, Scenario, check_policy};
-use quire_scheduler::{Fcfs, PolicyRegistry, SchedulerPolicy, SequenceView, StepBuilder};
+use quire_scheduler::{
+    Fcfs, PolicyRegistry, PreemptionMode, Rank, Rerank, SchedEvent, SchedulerPolicy, SequenceView,
+    StepBuilder,
+};
 
 fn seeds(num_seeds: u64) -> std::ops::Range<u64> {
     let start = std::env::var("QUIRE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
@@ -32,8 +35,8 @@ impl SchedulerPolicy for LastComeFirst {
         "lcfs"
     }
 
-    fn rank(&self, seq: &SequenceView<'_>) -> quire_scheduler::Rank {
-        quire_scheduler::Rank(-(seq.id().0 as i64), 0)
+    fn rank(&self, seq: &SequenceView<'_>) -> Rank {
+        Rank(-(seq.id().0 as i64), 0)
     }
 }
 
@@ -50,7 +53,7 @@ impl SchedulerPolicy for Idle {
         "idle"
     }
 
-    fn rank(&self, seq: &SequenceView<'_>) -> quire_scheduler::Rank {
+    fn rank(&self, seq: &SequenceView<'_>) -> Rank {
         Fcfs.rank(seq)
     }
 
@@ -60,6 +63,39 @@ impl SchedulerPolicy for Idle {
 #[test]
 fn a_policy_that_plans_nothing_does_not_stop_the_work() {
     check_policy(|_| Box::new(Idle), seeds(100));
+}
+
+/// Lets the waiting take turns, a token each, and has no time for the oldest.
+struct Merry;
+
+impl SchedulerPolicy for Merry {
+    fn name(&self) -> &str {
+        "merry"
+    }
+
+    fn rank(&self, seq: &SequenceView<'_>) -> Rank {
+        Rank(seq.served_tokens() as i64, 0)
+    }
+
+    fn on_event(&mut self, event: &SchedEvent<'_>) -> Rerank {
+        Rerank::Seq(event.seq.id())
+    }
+
+    fn plan(&mut self, step: &mut StepBuilder<'_>) {
+        let running: Vec<_> = step.running().iter().map(|seq| seq.id()).collect();
+        for seq in running {
+            let _ = step.preempt(seq, PreemptionMode::Recompute);
+        }
+        let next = step.heads().first().map(|head| head.id());
+        if let Some(next) = next.filter(|next| step.admit(*next).is_ok()) {
+            let _ = step.grant(next, 1);
+        }
+    }
+}
+
+#[test]
+fn a_merry_go_round_comes_to_an_end() {
+    check_policy(|_| Box::new(Merry), seeds(200));
 }
 
 #[test]
