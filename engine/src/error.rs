@@ -57,6 +57,14 @@ pub enum Error {
     /// The device failed; the engine goes on, the requests that ran do not.
     #[error("the device failed")]
     Executor(#[from] quire_executor::ExecutorError),
+    /// The executor answered a step with something that does not belong to it: a bug of the executor.
+    #[error("the output of step {step} cannot be used: {reason}")]
+    StepOutput {
+        /// Number of the step.
+        step: u64,
+        /// What is wrong with it.
+        reason: &'static str,
+    },
     /// The scheduler and the engine disagree: a bug.
     #[error("internal error in scheduling")]
     Scheduler(#[from] quire_scheduler::Error),

@@ -163,7 +163,7 @@ pub enum ParamError {
         rule: String,
     },
     /// A field that is right, for which there is no code yet.
-    #[error("{field} = {value} is not built yet: {rule}")]
+    #[error("{field} = {value} is not built yet: expected {rule}")]
     NotBuilt {
         /// The field.
         field: &'static str,

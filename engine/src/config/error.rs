@@ -30,6 +30,12 @@ pub enum ConfigError {
         /// Its name.
         given: String,
     },
+    /// The chat template is broken.
+    #[error("the chat template cannot be used: {message}")]
+    Template {
+        /// What is wrong with it, and where.
+        message: String,
+    },
     /// No model was named.
     #[error("no model was given")]
     NoModel,

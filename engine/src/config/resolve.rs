@@ -158,6 +158,11 @@ impl EngineConfig {
         self.values.max_num_batched_tokens = self.max_num_batched_tokens.max(least);
     }
 
+    /// The seed, if one was given: then requests without a seed draw theirs from it, in order.
+    pub fn given_seed(&self) -> Option<u64> {
+        (self.sources.seed != Source::Default).then_some(self.values.seed)
+    }
+
     /// Whether weights are made up.
     pub fn has_dummy_weights(&self) -> bool {
         self.load_format == LoadFormat::Dummy

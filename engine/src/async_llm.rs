@@ -1,0 +1,86 @@
+//! The engine for asynchronous programs.
+
+use std::sync::Arc;
+
+use async_trait::async_trait;
+
+use crate::client::{EngineClient, ModelInfo, RequestStream};
+use crate::engine::{Engine, EngineParts};
+use crate::{EngineConfig, EngineStats, Error, Llm, Prompt, Request, Result};
+
+/// An engine in this process, for asynchronous callers. Cheap to clone; the last one dropped ends the engine.
+#[derive(Clone, Debug)]
+pub struct AsyncLlm {
+    engine: Arc<Engine>,
+}
+
+impl AsyncLlm {
+    /// Starts an engine from its parts.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] where the parts do not fit together.
+    pub fn start(parts: EngineParts) -> Result<Self> {
+        Ok(Self { engine: Arc::new(Engine::start(parts)?) })
+    }
+
+    /// The same engine, for callers that wait.
+    pub fn to_llm(&self) -> Llm {
+        Llm::of(Arc::clone(&self.engine))
+    }
+
+    /// The configuration in force.
+    pub fn config(&self) -> &EngineConfig {
+        &self.engine.config
+    }
+
+    /// Forgets what the prefix cache holds.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Stopped`].
+    pub fn reset_prefix_cache(&self) -> Result<()> {
+        self.engine.inbox.reset_prefix_cache()
+    }
+
+    pub(crate) fn of(engine: Arc<Engine>) -> Self {
+        Self { engine }
+    }
+
+    /// Runs what takes a while (templates, tokenizers) where it holds up nobody.
+    async fn off_thread<T: Send + 'static>(
+        &self,
+        run: impl FnOnce(&Engine) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        let engine = Arc::clone(&self.engine);
+        let ran = tokio::task::spawn_blocking(move || run(&engine)).await;
+        ran.unwrap_or_else(|error| Err(Error::stopped(format!("the task was ended: {error}"))))
+    }
+}
+
+#[async_trait]
+impl EngineClient for AsyncLlm {
+    async fn submit(&self, request: Request) -> Result<RequestStream> {
+        self.off_thread(move |engine| engine.submit(request)).await
+    }
+
+    async fn tokenize(&self, prompt: Prompt) -> Result<Vec<u32>> {
+        self.off_thread(move |engine| engine.frontend.tokenize(prompt)).await
+    }
+
+    async fn detokenize(&self, token_ids: Vec<u32>) -> Result<String> {
+        self.off_thread(move |engine| engine.frontend.detokenize(&token_ids)).await
+    }
+
+    fn model(&self) -> &ModelInfo {
+        &self.engine.model
+    }
+
+    fn stats(&self) -> EngineStats {
+        self.engine.stats()
+    }
+
+    fn health(&self) -> Result<()> {
+        self.engine.inbox.status().check()
+    }
+}

@@ -1,0 +1,392 @@
+//! Sampling parameters after all checks.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use quire_executor::RowSampling;
+
+use crate::output::StopReason;
+use crate::params::{ParamError, SamplingParams};
+
+/// What is below this is greedy.
+const GREEDY_BELOW: f64 = 1e-5;
+/// What is above greedy and below this is raised to it, since logits divided by less overflow.
+const LEAST_TEMPERATURE: f64 = 0.01;
+const MAX_TEMPERATURE: f64 = 2.0;
+const MAX_PENALTY: f64 = 2.0;
+const MAX_BIAS: f64 = 100.0;
+const MAX_OUTPUTS: u32 = 16384;
+
+/// What a model and a configuration allow.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ParamLimits {
+    /// Token ids are below this.
+    pub vocab_size: usize,
+    /// Log-probabilities that may be asked for.
+    pub max_logprobs: usize,
+    /// Tokens that end a text.
+    pub eos: EosTokens,
+}
+
+/// Tokens that end a text: all that tokenizer, model configuration and generation configuration name, together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EosTokens {
+    /// Those of the tokenizer and of the model's configuration: they end an output without a stop reason.
+    pub silent: BTreeSet<u32>,
+    /// Those that only the generation configuration names: they are told as stop reason, as if asked for.
+    pub told: BTreeSet<u32>,
+}
+
+impl EosTokens {
+    /// All of them.
+    pub fn all(&self) -> BTreeSet<u32> {
+        self.silent.union(&self.told).copied().collect()
+    }
+}
+
+/// Sampling parameters that are known to be good. Only [`SamplingParams::check`] makes them.
+#[derive(Clone, Debug, PartialEq)]
+pub struct CheckedParams {
+    row: RowSampling,
+    seed: Option<u64>,
+    max_tokens: Option<u32>,
+    stop: Vec<String>,
+    include_stop_str_in_output: bool,
+    skip_special_tokens: bool,
+    /// The tokens that end the output, with what is told then.
+    end_tokens: BTreeMap<u32, Option<StopReason>>,
+}
+
+impl SamplingParams {
+    /// Checks every field, in the order in which a reader would.
+    ///
+    /// # Errors
+    ///
+    /// The first field that is not allowed or not built, with its value and the rule.
+    pub fn check(&self, limits: &ParamLimits) -> Result<CheckedParams, ParamError> {
+        self.check_outputs()?;
+        self.check_not_built()?;
+        self.check_lengths()?;
+        let mut row = self.check_distribution(limits)?;
+        (row.presence_penalty, row.frequency_penalty, row.repetition_penalty) = self.check_penalties()?;
+        row.logit_bias = self.check_bias(limits)?;
+        row.logprobs = check_logprobs("logprobs", self.logprobs, limits)?;
+        row.prompt_logprobs = check_logprobs("prompt_logprobs", self.prompt_logprobs, limits)?;
+        let end_tokens = self.end_tokens(limits)?;
+        row.end_token_ids = end_tokens.keys().copied().collect();
+        row.min_tokens = u32::try_from(self.min_tokens).unwrap_or(u32::MAX);
+        Ok(CheckedParams {
+            row,
+            seed: self.seed.filter(|&seed| seed != -1).map(|seed| seed as u64),
+            max_tokens: self.max_tokens.map(|max| u32::try_from(max).unwrap_or(u32::MAX)),
+            stop: self.check_stop()?,
+            include_stop_str_in_output: self.include_stop_str_in_output,
+            skip_special_tokens: self.skip_special_tokens,
+            end_tokens,
+        })
+    }
+
+    fn check_outputs(&self) -> Result<(), ParamError> {
+        if !(1..=MAX_OUTPUTS).contains(&self.n) {
+            return refuse("n", self.n, format!("1 to {MAX_OUTPUTS}"));
+        }
+        if let Some(best_of) = self.best_of.filter(|&best_of| best_of != self.n) {
+            return refuse("best_of", best_of, format!("none, or n = {}", self.n));
+        }
+        if self.n > 1 && self.temperature < GREEDY_BELOW {
+            return refuse("n", self.n, "1 where the temperature is 0, since all outputs would be equal");
+        }
+        Ok(())
+    }
+
+    fn check_not_built(&self) -> Result<(), ParamError> {
+        let shown = |value: String, is_used: bool| is_used.then_some(value);
+        let fields = [
+            ("n", shown(self.n.to_string(), self.n > 1), "1"),
+            ("bad_words", shown(format!("{:?}", self.bad_words), !self.bad_words.is_empty()), "none"),
+            ("allowed_token_ids", self.allowed_token_ids.as_ref().map(|ids| format!("{ids:?}")), "none"),
+            ("truncate_prompt_tokens", self.truncate_prompt_tokens.map(|n| n.to_string()), "none"),
+            ("structured_outputs", self.structured_outputs.as_ref().map(ToString::to_string), "none"),
+            ("detokenize", shown("false".to_owned(), !self.detokenize), "true"),
+            (
+                "spaces_between_special_tokens",
+                shown("false".to_owned(), !self.spaces_between_special_tokens),
+                "true",
+            ),
+        ];
+        match fields.into_iter().find_map(|(field, value, rule)| Some((field, value?, rule))) {
+            Some((field, value, rule)) => Err(ParamError::NotBuilt { field, value, rule }),
+            None => Ok(()),
+        }
+    }
+
+    fn check_lengths(&self) -> Result<(), ParamError> {
+        match self.max_tokens {
+            Some(0) => refuse("max_tokens", 0, "at least 1"),
+            Some(max) if self.min_tokens > max => {
+                refuse("min_tokens", self.min_tokens, format!("at most max_tokens = {max}"))
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Temperature and what cuts the distribution.
+    fn check_distribution(&self, limits: &ParamLimits) -> Result<RowSampling, ParamError> {
+        if !(0.0..=MAX_TEMPERATURE).contains(&self.temperature) {
+            return refuse("temperature", self.temperature, "a number from 0 to 2");
+        }
+        if !(self.top_p > 0.0 && self.top_p <= 1.0) {
+            return refuse("top_p", self.top_p, "above 0, at most 1");
+        }
+        if self.top_k < -1 {
+            return refuse("top_k", self.top_k, "at least 1, or 0 or -1 for all tokens");
+        }
+        if !(0.0..=1.0).contains(&self.min_p) {
+            return refuse("min_p", self.min_p, "a number from 0 to 1");
+        }
+        if self.temperature < GREEDY_BELOW {
+            return Ok(RowSampling::default());
+        }
+        if self.temperature < LEAST_TEMPERATURE {
+            tracing::warn!(
+                target: "quire::engine",
+                "temperature {} is raised to {LEAST_TEMPERATURE}: less makes logits overflow",
+                self.temperature
+            );
+        }
+        let top_k = usize::try_from(self.top_k).unwrap_or(0);
+        Ok(RowSampling {
+            temperature: self.temperature.max(LEAST_TEMPERATURE) as f32,
+            top_k: if top_k < limits.vocab_size { top_k as u32 } else { 0 },
+            // The least number above 0 still keeps the best token.
+            top_p: (self.top_p as f32).max(f32::MIN_POSITIVE),
+            min_p: self.min_p as f32,
+            ..RowSampling::default()
+        })
+    }
+
+    fn check_penalties(&self) -> Result<(f32, f32, f32), ParamError> {
+        let penalties =
+            [("presence_penalty", self.presence_penalty), ("frequency_penalty", self.frequency_penalty)];
+        for (field, value) in penalties {
+            if !(-MAX_PENALTY..=MAX_PENALTY).contains(&value) {
+                return refuse(field, value, "a number from -2 to 2");
+            }
+        }
+        let repetition = self.repetition_penalty as f32;
+        if !(repetition > 0.0 && repetition.is_finite()) {
+            return refuse("repetition_penalty", self.repetition_penalty, "a finite number above 0");
+        }
+        Ok((self.presence_penalty as f32, self.frequency_penalty as f32, repetition))
+    }
+
+    fn check_bias(&self, limits: &ParamLimits) -> Result<Vec<(u32, f32)>, ParamError> {
+        let check = |(&token_id, &bias): (&u32, &f64)| {
+            check_token_id("logit_bias", token_id, limits)?;
+            if bias.is_nan() {
+                return refuse("logit_bias", format!("NaN for token {token_id}"), "numbers");
+            }
+            Ok((token_id, bias.clamp(-MAX_BIAS, MAX_BIAS) as f32))
+        };
+        self.logit_bias.iter().map(check).collect()
+    }
+
+    fn check_stop(&self) -> Result<Vec<String>, ParamError> {
+        if self.stop.iter().any(String::is_empty) {
+            return refuse("stop", format!("{:?}", self.stop), "no empty string");
+        }
+        Ok(self.stop.clone())
+    }
+
+    /// What ends the output. A token that ends the text anyway is not told, even where it is asked for as well.
+    fn end_tokens(&self, limits: &ParamLimits) -> Result<BTreeMap<u32, Option<StopReason>>, ParamError> {
+        self.stop_token_ids.iter().try_for_each(|&id| check_token_id("stop_token_ids", id, limits))?;
+        let told = |&id: &u32| (id, Some(StopReason::Token(id)));
+        let mut ends: BTreeMap<_, _> = self.stop_token_ids.iter().map(told).collect();
+        if !self.ignore_eos {
+            ends.extend(limits.eos.told.iter().map(told));
+            ends.extend(limits.eos.silent.iter().map(|&id| (id, None)));
+        }
+        Ok(ends)
+    }
+}
+
+impl CheckedParams {
+    /// How the device chooses tokens, with the seed to use.
+    pub fn row_sampling(&self, seed: u64) -> RowSampling {
+        RowSampling { seed, ..self.row.clone() }
+    }
+
+    /// The seed that was asked for.
+    pub fn seed(&self) -> Option<u64> {
+        self.seed
+    }
+
+    /// Tokens to generate at most; none is as many as fit.
+    pub fn max_tokens(&self) -> Option<u32> {
+        self.max_tokens
+    }
+
+    /// Tokens before which nothing ends the output.
+    pub fn min_tokens(&self) -> u32 {
+        self.row.min_tokens
+    }
+
+    /// Stop strings, none of them empty.
+    pub fn stop(&self) -> &[String] {
+        &self.stop
+    }
+
+    /// Whether what ended the output stays in the text.
+    pub fn include_stop_str_in_output(&self) -> bool {
+        self.include_stop_str_in_output
+    }
+
+    /// Whether special tokens are left out of the text.
+    pub fn skip_special_tokens(&self) -> bool {
+        self.skip_special_tokens
+    }
+
+    /// Best log-probabilities that come with each token, where any do.
+    pub fn logprobs(&self) -> Option<u32> {
+        self.row.logprobs
+    }
+
+    /// The same for the prompt.
+    pub fn prompt_logprobs(&self) -> Option<u32> {
+        self.row.prompt_logprobs
+    }
+
+    /// Whether a token ends the output, and what is told then.
+    pub fn ends_with(&self, token_id: u32) -> Option<Option<StopReason>> {
+        self.end_tokens.get(&token_id).cloned()
+    }
+}
+
+fn check_logprobs(
+    field: &'static str,
+    given: Option<i64>,
+    limits: &ParamLimits,
+) -> Result<Option<u32>, ParamError> {
+    match given {
+        None => Ok(None),
+        Some(-1) => Err(ParamError::NotBuilt { field, value: "-1".to_owned(), rule: "at most max_logprobs" }),
+        Some(given) => match u32::try_from(given) {
+            Ok(number) if number as usize <= limits.max_logprobs => Ok(Some(number)),
+            _ => refuse(field, given, format!("0 to max_logprobs = {}", limits.max_logprobs)),
+        },
+    }
+}
+
+fn check_token_id(field: &'static str, token_id: u32, limits: &ParamLimits) -> Result<(), ParamError> {
+    if (token_id as usize) < limits.vocab_size {
+        return Ok(());
+    }
+    refuse(field, token_id, format!("ids below the vocabulary's size, {}", limits.vocab_size))
+}
+
+fn refuse<T>(field: &'static str, value: impl ToString, rule: impl Into<String>) -> Result<T, ParamError> {
+    Err(ParamError::Value { field, value: value.to_string(), rule: rule.into() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn limits() -> ParamLimits {
+        let eos = EosTokens { silent: [2].into(), told: [7].into() };
+        ParamLimits { vocab_size: 100, max_logprobs: 20, eos }
+    }
+
+    fn checked(edit: impl FnOnce(&mut SamplingParams)) -> Result<CheckedParams, String> {
+        let mut params = SamplingParams::default();
+        edit(&mut params);
+        params.check(&limits()).map_err(|error| error.to_string())
+    }
+
+    #[track_caller]
+    fn check(edit: impl FnOnce(&mut SamplingParams), message: &str) {
+        assert_eq!(checked(edit).unwrap_err(), message);
+    }
+
+    #[test]
+    fn br_35_refusals_name_field_value_and_rule() {
+        check(|p| p.n = 0, "n is 0: expected 1 to 16384");
+        check(|p| p.best_of = Some(2), "best_of is 2: expected none, or n = 1");
+        check(|p| p.temperature = -0.1, "temperature is -0.1: expected a number from 0 to 2");
+        check(|p| p.temperature = f64::INFINITY, "temperature is inf: expected a number from 0 to 2");
+        check(|p| p.temperature = f64::NAN, "temperature is NaN: expected a number from 0 to 2");
+        check(|p| p.top_p = 0.0, "top_p is 0: expected above 0, at most 1");
+        check(|p| p.top_k = -2, "top_k is -2: expected at least 1, or 0 or -1 for all tokens");
+        check(|p| p.min_p = 1.1, "min_p is 1.1: expected a number from 0 to 1");
+        check(|p| p.presence_penalty = 2.5, "presence_penalty is 2.5: expected a number from -2 to 2");
+        check(|p| p.repetition_penalty = 0.0, "repetition_penalty is 0: expected a finite number above 0");
+        check(|p| p.stop = vec![String::new()], "stop is [\"\"]: expected no empty string");
+        check(|p| p.min_tokens = 17, "min_tokens is 17: expected at most max_tokens = 16");
+        check(|p| p.logprobs = Some(21), "logprobs is 21: expected 0 to max_logprobs = 20");
+        check(|p| p.logprobs = Some(-2), "logprobs is -2: expected 0 to max_logprobs = 20");
+        check(
+            |p| p.stop_token_ids = vec![100],
+            "stop_token_ids is 100: expected ids below the vocabulary's size, 100",
+        );
+        check(
+            |p| drop(p.logit_bias.insert(1 << 20, 1.0)),
+            "logit_bias is 1048576: expected ids below the vocabulary's size, 100",
+        );
+    }
+
+    #[test]
+    fn what_is_not_built_says_so() {
+        check(|p| p.n = 2, "n = 2 is not built yet: expected 1");
+        check(|p| p.bad_words = vec!["x".into()], "bad_words = [\"x\"] is not built yet: expected none");
+        check(
+            |p| p.allowed_token_ids = Some(vec![1]),
+            "allowed_token_ids = [1] is not built yet: expected none",
+        );
+        check(|p| p.logprobs = Some(-1), "logprobs = -1 is not built yet: expected at most max_logprobs");
+    }
+
+    #[test]
+    fn br_39_max_tokens_never_overflows() {
+        check(|p| p.max_tokens = Some(0), "max_tokens is 0: expected at least 1");
+        assert_eq!(checked(|p| p.max_tokens = Some(u64::MAX)).unwrap().max_tokens(), Some(u32::MAX));
+        assert_eq!(checked(|p| p.max_tokens = None).unwrap().max_tokens(), None);
+    }
+
+    #[test]
+    fn br_32_small_temperatures_are_greedy_or_raised() {
+        let row = |temperature, top_p| {
+            let params =
+                checked(|p| (p.temperature, p.top_p, p.top_k, p.min_p) = (temperature, top_p, 5, 0.5));
+            params.unwrap().row_sampling(0)
+        };
+        assert_eq!(row(1e-7, 1e-4), RowSampling { end_token_ids: vec![2, 7], ..RowSampling::default() });
+        assert_eq!((row(1e-4, 1.0).temperature, row(1e-4, 1.0).top_k), (0.01, 5));
+        assert!(row(1.0, 1e-300).top_p > 0.0);
+    }
+
+    #[test]
+    fn values_are_brought_into_the_device_s_form() {
+        let params = checked(|p| {
+            p.top_k = -1;
+            p.seed = Some(-1);
+            p.logit_bias = [(3, 1000.0), (4, -1e300)].into();
+        });
+        let params = params.unwrap();
+        let row = params.row_sampling(9);
+        assert_eq!((row.top_k, row.seed, params.seed()), (0, 9, None));
+        assert_eq!(row.logit_bias, [(3, 100.0), (4, -100.0)]);
+        assert_eq!(checked(|p| p.top_k = i64::MAX).unwrap().row_sampling(0).top_k, 0);
+    }
+
+    #[test]
+    fn br_31_all_end_tokens_end_and_only_some_are_told() {
+        let params = checked(|p| p.stop_token_ids = vec![2, 9]).unwrap();
+        assert_eq!(params.ends_with(2), Some(None));
+        assert_eq!(params.ends_with(7), Some(Some(StopReason::Token(7))));
+        assert_eq!(params.ends_with(9), Some(Some(StopReason::Token(9))));
+        assert_eq!(params.ends_with(3), None);
+        let params = checked(|p| (p.ignore_eos, p.stop_token_ids) = (true, vec![9])).unwrap();
+        assert_eq!((params.ends_with(2), params.ends_with(7)), (None, None));
+        assert_eq!(params.row_sampling(0).end_token_ids, [9]);
+    }
+}

@@ -1,0 +1,238 @@
+//! The state of the engine's thread.
+
+use std::collections::VecDeque;
+use std::sync::{Arc, mpsc};
+
+use parking_lot::Mutex;
+use quire_executor::Executor;
+use quire_scheduler::{FinishedSequence, Scheduler, SeqId, Time};
+
+use super::active::{ActiveRequest, NewRequest, Requests};
+use super::inbox::{Command, Inbox, RequestKey, Status, Submission};
+use super::results::OpenStep;
+use super::rows::RowSlots;
+use super::step::finish_reason;
+use super::throughput::Throughput;
+use crate::clock::Clock;
+use crate::text::TextDecoder;
+use crate::{EngineStats, Error, FinishReason, RequestEvent, Result};
+
+/// In which order the calls of a step are made.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum StepOrder {
+    /// Each step is finished before the next is planned.
+    Plain,
+    /// A step is planned and submitted while the one before it runs.
+    Overlapped,
+}
+
+/// Counters and gauges as of the last step, for everybody.
+pub(crate) type SharedStats = Arc<Mutex<EngineStats>>;
+
+/// What an [`EngineCore`] is made of.
+pub(crate) struct CoreParts {
+    pub(crate) scheduler: Scheduler,
+    pub(crate) executor: Box<dyn Executor>,
+    pub(crate) order: StepOrder,
+    pub(crate) decoder: TextDecoder,
+    pub(crate) clock: Clock,
+    pub(crate) max_num_waiting: usize,
+}
+
+/// Owns scheduler and executor, and brings requests to their end, step by step, on one thread.
+pub(crate) struct EngineCore {
+    pub(super) scheduler: Scheduler,
+    pub(super) executor: Box<dyn Executor>,
+    pub(super) requests: Requests,
+    pub(super) rows: RowSlots,
+    /// Steps submitted and not collected, the oldest first.
+    pub(super) open: VecDeque<OpenStep>,
+    pub(super) max_in_flight: usize,
+    pub(super) decoder: TextDecoder,
+    pub(super) clock: Clock,
+    pub(super) status: Status,
+    order: StepOrder,
+    commands: mpsc::Receiver<Command>,
+    stats: EngineStats,
+    shared_stats: SharedStats,
+    throughput: Throughput,
+}
+
+impl EngineCore {
+    /// The engine, its inbox, and its numbers.
+    pub(crate) fn new(parts: CoreParts) -> (Self, Inbox, SharedStats) {
+        let CoreParts { scheduler, executor, order, decoder, clock, max_num_waiting } = parts;
+        let (inbox, commands) = Inbox::channel(max_num_waiting);
+        let shared_stats = SharedStats::default();
+        let mut core = Self {
+            rows: RowSlots::new(scheduler.effective_config().max_num_seqs),
+            max_in_flight: executor.capacity().max_in_flight.max(1),
+            scheduler,
+            executor,
+            requests: Requests::default(),
+            open: VecDeque::new(),
+            decoder,
+            clock,
+            status: inbox.status().clone(),
+            order,
+            commands,
+            stats: EngineStats::default(),
+            shared_stats: Arc::clone(&shared_stats),
+            throughput: Throughput::default(),
+        };
+        core.publish_stats(clock.now());
+        (core, inbox, shared_stats)
+    }
+
+    /// Whether it serves, for those who cannot see the thread.
+    pub(crate) fn status(&self) -> &Status {
+        &self.status
+    }
+
+    /// Serves until it is told to stop, or cannot go on.
+    pub(crate) fn run(mut self) {
+        let error = match self.serve() {
+            Ok(()) => Error::stopped("it was shut down"),
+            Err(error) => {
+                tracing::error!(target: "quire::engine", error = %super::recovery::chain(&error), "the engine stops");
+                match error {
+                    Error::Stopped { .. } => error,
+                    error => Error::stopped(super::recovery::chain(&error)),
+                }
+            }
+        };
+        self.stop(error);
+    }
+
+    fn serve(&mut self) -> Result<()> {
+        while self.take_commands() {
+            let stepped = match self.order {
+                StepOrder::Plain => self.plain_step(),
+                StepOrder::Overlapped => self.overlapped_step(),
+            };
+            if let Err(error) = stepped {
+                self.recover(error)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Does what it is told; waits for a command where there is nothing to do. False is the end.
+    fn take_commands(&mut self) -> bool {
+        loop {
+            let is_idle = !self.scheduler.has_unfinished() && self.open.is_empty();
+            let command = match is_idle {
+                true => {
+                    self.throughput.pause();
+                    self.commands.recv().ok()
+                }
+                false => match self.commands.try_recv() {
+                    Ok(command) => Some(command),
+                    Err(mpsc::TryRecvError::Empty) => return true,
+                    Err(mpsc::TryRecvError::Disconnected) => None,
+                },
+            };
+            match command {
+                Some(Command::Submit(submission)) => self.add(*submission),
+                Some(Command::Abort(key)) => self.abort(key),
+                Some(Command::ResetPrefixCache) => self.scheduler.reset_prefix_cache(),
+                Some(Command::Stop) | None => return false,
+            }
+            self.publish_stats(self.clock.now());
+        }
+    }
+
+    fn add(&mut self, submission: Submission) {
+        let Submission { key, prepared, sink, waiting } = submission;
+        let num_prompt_tokens = prepared.sequence.prompt.len() as u32;
+        let arrival = prepared.sequence.arrival;
+        match self.scheduler.add(prepared.sequence) {
+            Ok(seq) => {
+                tracing::debug!(target: "quire::engine", request_id = %prepared.id, seq_id = seq.0, "waiting");
+                self.stats.num_requests += 1;
+                let request = NewRequest {
+                    id: prepared.id,
+                    key,
+                    num_prompt_tokens,
+                    arrival,
+                    prompt: prepared.prompt,
+                    params: prepared.params,
+                    sampling: prepared.sampling,
+                    detokenizer: prepared.detokenizer,
+                    sink,
+                    waiting,
+                };
+                self.requests.insert(seq, ActiveRequest::new(request));
+            }
+            Err(error) => sink.send(RequestEvent::Failed(quire_scheduler::Error::from(error).into())),
+        }
+    }
+
+    /// Gives a request up, wherever it is; its blocks are free with the last open step that may touch them.
+    fn abort(&mut self, key: RequestKey) {
+        let Some(seq) = self.requests.seq_of(key) else { return };
+        if let Some(finished) = self.scheduler.abort(seq) {
+            self.finish(finished, self.clock.now());
+        }
+    }
+
+    /// Ends a request that the scheduler has ended.
+    pub(super) fn finish(&mut self, finished: FinishedSequence, now: Time) {
+        let Some(request) = self.requests.remove(finished.id) else { return };
+        if let Some(error) = request.failure().cloned() {
+            return self.tell_failure(request, error);
+        }
+        let reason = finish_reason(finished.reason);
+        let num_tokens = finished.tokens.len() - finished.num_prompt_tokens as usize;
+        let num_prompt_tokens = request.num_prompt_tokens;
+        *self.stats.num_finished.entry(reason).or_default() += 1;
+        let request_id = request.id.clone();
+        let metrics = request.finish(finished, reason, now);
+        tracing::debug!(
+            target: "quire::engine",
+            %request_id, reason = reason.name(), num_prompt_tokens, num_tokens, queue_ms = metrics.queue_ms,
+            ttft_ms = metrics.ttft_ms, e2e_ms = metrics.e2e_ms, num_preemptions = metrics.num_preemptions, "finished"
+        );
+    }
+
+    /// Ends a request with an error. The scheduler knows it no more.
+    pub(super) fn fail(&mut self, seq: SeqId, error: Error) {
+        if let Some(request) = self.requests.remove(seq) {
+            self.tell_failure(request, error);
+        }
+    }
+
+    fn tell_failure(&mut self, request: ActiveRequest, error: Error) {
+        *self.stats.num_finished.entry(FinishReason::Error).or_default() += 1;
+        tracing::debug!(target: "quire::engine", request_id = %request.id, reason = "error", %error, "finished");
+        request.sink.send(RequestEvent::Failed(error));
+    }
+
+    /// Counts tokens that were taken over.
+    pub(super) fn note_tokens(&mut self, seq: SeqId, num_tokens: u32) {
+        let Some(request) = self.requests.get(seq) else { return };
+        self.stats.num_generation_tokens += u64::from(num_tokens);
+        if request.is_at_first_token() && num_tokens > 0 {
+            self.stats.num_first_tokens += 1;
+            self.stats.num_prompt_tokens += u64::from(request.num_prompt_tokens);
+        }
+    }
+
+    /// Shows the present numbers to everybody.
+    pub(super) fn publish_stats(&mut self, now: Time) {
+        let scheduler = self.scheduler.stats();
+        let stats = &mut self.stats;
+        stats.num_running = scheduler.num_running;
+        stats.num_waiting = scheduler.num_waiting;
+        stats.num_live_blocks = scheduler.blocks.live as usize;
+        stats.num_cached_blocks = scheduler.blocks.cached as usize;
+        stats.num_free_blocks = scheduler.blocks.free as usize;
+        stats.num_prefix_query_tokens = scheduler.prefix.query_tokens;
+        stats.num_prefix_hit_tokens = scheduler.prefix.hit_tokens;
+        stats.num_preemptions = scheduler.num_preemptions;
+        stats.num_steps = scheduler.num_steps;
+        stats.num_step_tokens = scheduler.num_scheduled_tokens;
+        self.throughput.note(stats, now);
+        self.shared_stats.lock().clone_from(stats);
+    }
+}

@@ -1,0 +1,21 @@
+//! The engine's thread: the step loop, and the requests that are in it.
+//!
+//! ```text
+//!   inbox ──► add ──► scheduler ──► StepPlan ──batch.rs──► StepBatch ──► executor
+//!                         ▲                                                 │
+//!   events ◄── emit ◄── commit ◄── SequenceResult ◄──results.rs── StepOutput
+//! ```
+
+mod active;
+mod batch;
+mod engine_core;
+mod inbox;
+mod recovery;
+mod results;
+mod rows;
+mod step;
+mod throughput;
+
+pub(crate) use active::EventSink;
+pub(crate) use engine_core::{CoreParts, EngineCore, SharedStats, StepOrder};
+pub(crate) use inbox::{Inbox, RequestKey};

@@ -1,0 +1,115 @@
+//! From the executor's output to the scheduler's results. On the way, tokens become text and stop conditions are
+//! looked at.
+
+use quire_executor::{RowOutput, StepOutput, Ticket};
+use quire_scheduler::{Epoch, FinishReason, Scheduler, SeqId, SequenceResult, StepId, StepPlan, Time};
+
+use super::active::{ActiveRequest, Requests};
+use crate::frontend::guarded;
+use crate::text::TextDecoder;
+use crate::{Error, Result};
+
+/// A step that was submitted and not collected.
+pub(super) struct OpenStep {
+    pub(super) step: StepId,
+    pub(super) ticket: Ticket,
+    pub(super) rows: Vec<OpenRow>,
+}
+
+/// What must be remembered of a row to understand its results.
+pub(super) struct OpenRow {
+    seq: SeqId,
+    epoch: Epoch,
+    start: u32,
+    samples: bool,
+}
+
+impl OpenStep {
+    pub(super) fn new(plan: &StepPlan, ticket: Ticket) -> Self {
+        let row = |row: &quire_scheduler::PlannedRow| OpenRow {
+            seq: row.seq,
+            epoch: row.epoch,
+            start: row.start,
+            samples: row.samples,
+        };
+        Self { step: plan.step, ticket, rows: plan.rows.iter().map(row).collect() }
+    }
+}
+
+/// The rows of a step, still to be matched with its output.
+pub(super) struct CollectedStep {
+    pub(super) step: StepId,
+    rows: Vec<OpenRow>,
+    output: StepOutput,
+}
+
+impl CollectedStep {
+    /// Checks that output and step belong together.
+    pub(super) fn new(step: StepId, rows: Vec<OpenRow>, output: StepOutput) -> Result<Self> {
+        let refuse = |reason| Err(Error::StepOutput { step: step.0, reason });
+        if output.step != step.0 || output.rows.len() != rows.len() {
+            return refuse("it has other rows than the step");
+        }
+        let is_right = |(row, output): (&OpenRow, &RowOutput)| {
+            output.epoch == row.epoch.0 && output.token_ids.len() == usize::from(row.samples)
+        };
+        if !rows.iter().zip(&output.rows).all(is_right) {
+            return refuse("a row has another epoch or another number of tokens than planned");
+        }
+        Ok(Self { step, rows, output })
+    }
+
+    /// Feeds the tokens to their requests. Rows of an earlier epoch, and of sequences that have ended, are passed
+    /// over: their tokens do not exist.
+    pub(super) fn results(
+        &self,
+        scheduler: &Scheduler,
+        requests: &mut Requests,
+        decoder: &TextDecoder,
+        now: Time,
+    ) -> Vec<SequenceResult<'_>> {
+        let mut results = Vec::with_capacity(self.rows.len());
+        for (row, output) in self.rows.iter().zip(&self.output.rows) {
+            let Some(request) =
+                requests.get_mut(row.seq).filter(|_| scheduler.is_current(row.seq, row.epoch))
+            else {
+                continue;
+            };
+            let finish = take_over(request, row, output, decoder, now);
+            if row.samples {
+                results.push(SequenceResult {
+                    seq: row.seq,
+                    epoch: row.epoch,
+                    tokens: &output.token_ids,
+                    finish,
+                });
+            }
+        }
+        results
+    }
+
+    /// The sequences of the step, in the order of rows.
+    pub(super) fn seqs(&self) -> impl Iterator<Item = SeqId> {
+        self.rows.iter().map(|row| row.seq)
+    }
+}
+
+/// A panic in what serves one request marks this request as failed, nothing more.
+fn take_over(
+    request: &mut ActiveRequest,
+    row: &OpenRow,
+    output: &RowOutput,
+    decoder: &TextDecoder,
+    now: Time,
+) -> Option<FinishReason> {
+    let taken = guarded("turning tokens into text", || {
+        request.take_prompt_logprobs(row.start, &output.prompt_logprobs, decoder);
+        let tokens = output.token_ids.iter().enumerate();
+        Ok(tokens
+            .fold(None, |_, (i, &token)| request.take_token(token, output.logprobs.get(i), decoder, now)))
+    });
+    taken.unwrap_or_else(|error| {
+        request.fail(error);
+        None
+    })
+}

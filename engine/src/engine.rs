@@ -1,0 +1,189 @@
+//! An engine that runs: the frontend, and the handle of the thread.
+
+use std::fmt;
+use std::sync::{Arc, mpsc};
+use std::time::Duration;
+
+use quire_executor::Executor;
+use quire_kvcache::{HashKey, KvCacheConfig, KvCacheManager, KvGroup};
+use quire_models::Tokenizer;
+use quire_scheduler::{LogObserver, Scheduler, SchedulerConfig, SchedulerPolicy};
+
+use crate::checked::{EosTokens, ParamLimits};
+use crate::client::{ModelInfo, RequestStream};
+use crate::clock::Clock;
+use crate::core::{CoreParts, EngineCore, EventSink, Inbox, RequestKey, SharedStats, StepOrder};
+use crate::frontend::{Frontend, Prepared};
+use crate::seeds::{Seeds, random_u64};
+use crate::text::{ChatTemplate, TextDecoder};
+use crate::{ConfigError, EngineConfig, EngineStats, Error, Request, Result, SamplingParams};
+
+/// How long the end of the thread is waited for: one that hangs in a device must not hang the program.
+const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(5);
+
+/// What an engine is made of, for those who assemble one themselves: with an executor of their own, for instance.
+pub struct EngineParts {
+    /// The configuration, with the length fitted to the executor's pool.
+    pub config: EngineConfig,
+    /// The model's architecture, to be told.
+    pub architecture: String,
+    /// The tokenizer.
+    pub tokenizer: Tokenizer,
+    /// The source of the chat template.
+    pub chat_template: Option<String>,
+    /// Tokens that end a text.
+    pub eos: EosTokens,
+    /// What parameters are where a request does not give them.
+    pub default_params: SamplingParams,
+    /// Who runs when.
+    pub policy: Box<dyn SchedulerPolicy>,
+    /// What computes.
+    pub executor: Box<dyn Executor>,
+}
+
+/// A running engine. Dropping it ends it; what is open then fails with [`Error::Stopped`].
+pub(crate) struct Engine {
+    pub(crate) frontend: Frontend,
+    pub(crate) inbox: Inbox,
+    pub(crate) model: ModelInfo,
+    pub(crate) config: EngineConfig,
+    stats: SharedStats,
+    /// Disconnected when the thread has ended.
+    ended: parking_lot::Mutex<mpsc::Receiver<()>>,
+}
+
+impl Engine {
+    /// Puts the parts together and starts the thread.
+    pub(crate) fn start(parts: EngineParts) -> Result<Self> {
+        let EngineParts {
+            config,
+            architecture,
+            tokenizer,
+            chat_template,
+            eos,
+            default_params,
+            policy,
+            executor,
+        } = parts;
+        let scheduler = scheduler(&config, policy, executor.as_ref())?;
+        let template = chat_template
+            .map(|source| ChatTemplate::at_start(&source, tokenizer.named_tokens().clone()))
+            .transpose()?;
+        let tokenizer = Arc::new(tokenizer);
+        let max_model_len = scheduler.effective_config().max_model_len as usize;
+        let vocab_size = executor.capacity().vocab_size;
+        let model = ModelInfo {
+            name: config.served_model_name.clone(),
+            path: config.model.display().to_string(),
+            architecture,
+            max_model_len,
+            vocab_size,
+            eos_token_ids: eos.all().into_iter().collect(),
+            has_chat_template: template.is_some(),
+            default_params,
+        };
+        let clock = Clock::start();
+        let frontend = Frontend {
+            tokenizer: Arc::clone(&tokenizer),
+            template,
+            limits: ParamLimits { vocab_size, max_logprobs: config.max_logprobs, eos },
+            max_model_len,
+            capacity: scheduler.cache().capacity(),
+            hasher: scheduler.cache().hasher(),
+            seeds: config.given_seed().map_or_else(Seeds::random, Seeds::from),
+            clock,
+        };
+        let order = if config.async_scheduling { StepOrder::Overlapped } else { StepOrder::Plain };
+        let (core, inbox, stats) = EngineCore::new(CoreParts {
+            scheduler,
+            executor,
+            order,
+            decoder: TextDecoder::new(tokenizer),
+            clock,
+            max_num_waiting: config.max_num_waiting,
+        });
+        let ended = parking_lot::Mutex::new(spawn(core)?);
+        Ok(Self { frontend, inbox, model, config, stats, ended })
+    }
+
+    /// Checks, prepares and queues a request. The caller waits for template and tokenizer.
+    pub(crate) fn submit(&self, request: Request) -> Result<RequestStream> {
+        self.inbox.status().check()?;
+        let prepared = self.frontend.prepare(request)?;
+        let key = self.inbox.next_key();
+        let inbox = self.inbox.clone();
+        let (sender, stream) = RequestStream::channel(move || inbox.abort(key));
+        self.inbox.submit(key, prepared, Box::new(sender))?;
+        Ok(stream)
+    }
+
+    /// Queues a prepared request.
+    pub(crate) fn submit_prepared(&self, prepared: Prepared, sink: Box<dyn EventSink>) -> Result<RequestKey> {
+        let key = self.inbox.next_key();
+        self.inbox.submit(key, prepared, sink)?;
+        Ok(key)
+    }
+
+    pub(crate) fn stats(&self) -> EngineStats {
+        self.stats.lock().clone()
+    }
+}
+
+impl Drop for Engine {
+    fn drop(&mut self) {
+        self.inbox.stop();
+        if self.ended.lock().recv_timeout(SHUTDOWN_PATIENCE) == Err(mpsc::RecvTimeoutError::Timeout) {
+            tracing::warn!(target: "quire::engine", "the engine's thread still waits for the device and is left behind");
+        }
+    }
+}
+
+impl fmt::Debug for Engine {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Engine").field("model", &self.model.name).finish_non_exhaustive()
+    }
+}
+
+/// Runs the core on a thread of its own. A panic there, a bug, ends the engine and all its requests, not the program.
+fn spawn(core: EngineCore) -> Result<mpsc::Receiver<()>> {
+    let (alive, ended) = mpsc::channel();
+    let status = core.status().clone();
+    let run = move || {
+        let _alive: mpsc::Sender<()> = alive;
+        let ran = crate::frontend::guarded("the engine's thread", || {
+            core.run();
+            Ok(())
+        });
+        if let Err(error) = ran {
+            status.stop(Error::stopped(error.to_string()));
+        }
+    };
+    let spawned = std::thread::Builder::new().name("quire-engine".to_owned()).spawn(run);
+    spawned.map(|_| ended).map_err(|error| Error::stopped(format!("its thread cannot be started: {error}")))
+}
+
+/// The scheduler over the executor's pool. Limits of the executor go before those of the configuration.
+fn scheduler(
+    config: &EngineConfig,
+    policy: Box<dyn SchedulerPolicy>,
+    executor: &dyn Executor,
+) -> Result<Scheduler, ConfigError> {
+    let capacity = executor.capacity();
+    let narrow = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
+    let cache = KvCacheConfig {
+        enable_prefix_caching: config.enable_prefix_caching,
+        hash_key: HashKey(random_u64(), random_u64()),
+        groups: vec![KvGroup { block_bytes: capacity.block_bytes as u64, ..KvGroup::default() }],
+        ..KvCacheConfig::new(narrow(capacity.num_blocks), narrow(capacity.block_size))
+    };
+    let limits = SchedulerConfig {
+        max_num_batched_tokens: narrow(config.max_num_batched_tokens.min(capacity.max_num_batched_tokens)),
+        max_num_seqs: narrow(config.max_num_seqs.min(capacity.max_num_seqs)),
+        max_model_len: narrow(config.max_model_len().min(capacity.max_model_len)),
+        enable_chunked_prefill: config.enable_chunked_prefill,
+        max_prefill_chunk: config.max_prefill_chunk.map(narrow),
+    };
+    let mut scheduler = Scheduler::new(limits, policy, KvCacheManager::new(cache)?)?;
+    scheduler.add_observer(LogObserver);
+    Ok(scheduler)
+}

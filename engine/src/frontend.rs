@@ -1,0 +1,206 @@
+//! What is done with a request before the engine sees it: checks, template, tokens, hashes. Runs on the caller's
+//! thread, or on any other than the engine's.
+
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::time::SystemTime;
+
+use quire_executor::RowSampling;
+use quire_kvcache::{CacheSalt, Capacity, PrefixHasher};
+use quire_models::{EncodeOptions, SpecialTokens, Tokenizer};
+use quire_scheduler::{NewSequence, TenantId, Time};
+
+use crate::checked::{CheckedParams, ParamLimits};
+use crate::clock::Clock;
+use crate::prompt::{ChatPrompt, Prompt};
+use crate::request::{Request, RequestId};
+use crate::seeds::Seeds;
+use crate::text::{ChatTemplate, Detokenizer, TextDecoder};
+use crate::{Error, PromptError, Result};
+
+/// Checks requests and turns them into what the scheduler and the device understand.
+pub(crate) struct Frontend {
+    pub(crate) tokenizer: Arc<Tokenizer>,
+    pub(crate) template: Option<ChatTemplate>,
+    pub(crate) limits: ParamLimits,
+    pub(crate) max_model_len: usize,
+    pub(crate) capacity: Capacity,
+    pub(crate) hasher: PrefixHasher,
+    pub(crate) seeds: Seeds,
+    pub(crate) clock: Clock,
+}
+
+/// A request that can run.
+pub(crate) struct Prepared {
+    pub(crate) id: RequestId,
+    pub(crate) prompt: Option<String>,
+    pub(crate) params: CheckedParams,
+    pub(crate) sampling: RowSampling,
+    pub(crate) sequence: NewSequence,
+    pub(crate) detokenizer: Box<dyn Detokenizer>,
+}
+
+/// A prompt as tokens, and as text where it was given as such.
+struct TokenizedPrompt {
+    text: Option<String>,
+    token_ids: Vec<u32>,
+}
+
+impl Frontend {
+    /// Checks a request and prepares it.
+    ///
+    /// # Errors
+    ///
+    /// All that is wrong with it. A panic in a template or a tokenizer is an error of this request alone.
+    pub(crate) fn prepare(&self, request: Request) -> Result<Prepared> {
+        let arrival = self.clock.now();
+        tracing::debug!(target: "quire::engine", request_id = %request.id, "arrived");
+        guarded("preparing the request", || self.try_prepare(request, arrival))
+    }
+
+    /// The tokens of a prompt, as a request with it would have them.
+    pub(crate) fn tokenize(&self, prompt: Prompt) -> Result<Vec<u32>> {
+        guarded("tokenizing", || Ok(self.tokenize_prompt(prompt)?.token_ids))
+    }
+
+    /// The text of tokens, special ones included.
+    pub(crate) fn detokenize(&self, token_ids: &[u32]) -> Result<String> {
+        let vocab_size = self.limits.vocab_size;
+        if let Some(&given) = token_ids.iter().find(|&&id| id as usize >= vocab_size) {
+            return Err(Error::TokenId { given, vocab_size });
+        }
+        guarded("detokenizing", || Ok(self.tokenizer.decode(token_ids).map_err(tokenizer_error)?))
+    }
+
+    fn try_prepare(&self, request: Request, arrival: Time) -> Result<Prepared> {
+        let params = request.params.check(&self.limits)?;
+        let TokenizedPrompt { text, token_ids } = self.tokenize_prompt(request.prompt)?;
+        self.check_length(&token_ids)?;
+        let seed = params.seed().unwrap_or_else(|| self.seeds.draw());
+        tracing::debug!(
+            target: "quire::engine",
+            request_id = %request.id, num_prompt_tokens = token_ids.len(), seed, "tokenized"
+        );
+        let decoder = TextDecoder::new(Arc::clone(&self.tokenizer));
+        let detokenizer = decoder.detokenizer(&token_ids, params.skip_special_tokens());
+        let salt = self.salt(&request.tenant, &request.cache_salt, params.prompt_logprobs().is_some());
+        let sequence = NewSequence {
+            hashes: Some(self.hasher.hash(&token_ids, salt)),
+            prompt: token_ids,
+            max_output_tokens: params.max_tokens().unwrap_or(u32::MAX),
+            arrival,
+            tenant: tenant_id(request.tenant.as_deref()),
+            priority: request.priority,
+            salt,
+        };
+        let sampling = params.row_sampling(seed);
+        Ok(Prepared { id: request.id, prompt: text, params, sampling, sequence, detokenizer })
+    }
+
+    fn tokenize_prompt(&self, prompt: Prompt) -> Result<TokenizedPrompt, PromptError> {
+        let prompt = match prompt {
+            Prompt::TokenIds(token_ids) => TokenizedPrompt { text: None, token_ids },
+            Prompt::Text(text) => self.tokenize_text(text)?,
+            Prompt::Chat(chat) => self.tokenize_chat(&chat)?,
+        };
+        if prompt.token_ids.is_empty() {
+            return Err(PromptError::Empty);
+        }
+        let vocab_size = self.limits.vocab_size;
+        match prompt.token_ids.iter().enumerate().find(|&(_, &id)| id as usize >= vocab_size) {
+            Some((index, &given)) => Err(PromptError::TokenId { index, given, vocab_size }),
+            None => Ok(prompt),
+        }
+    }
+
+    /// Plain text gets the model's frame. Where the text holds its beginning already, it is not doubled.
+    fn tokenize_text(&self, text: String) -> Result<TokenizedPrompt, PromptError> {
+        let mut token_ids = self.encode(&text, true)?;
+        if let (Some(bos), [first, second, ..]) = (self.added_bos()?, token_ids.as_slice())
+            && (bos, bos) == (*first, *second)
+        {
+            token_ids.remove(0);
+        }
+        Ok(TokenizedPrompt { text: Some(text), token_ids })
+    }
+
+    /// A template writes the frame itself. Where it leaves out a beginning that the tokenizer adds to every text, it
+    /// is added here.
+    fn tokenize_chat(&self, chat: &ChatPrompt) -> Result<TokenizedPrompt, PromptError> {
+        let now = SystemTime::now();
+        let text = match (&chat.chat_template, &self.template) {
+            (Some(source), _) => {
+                ChatTemplate::of_request(source, self.tokenizer.named_tokens().clone())?.render(chat, now)?
+            }
+            (None, Some(template)) => template.render(chat, now)?,
+            (None, None) => return Err(PromptError::NoTemplate),
+        };
+        let mut token_ids = self.encode(&text, false)?;
+        if let Some(bos) = self.added_bos()?
+            && token_ids.first() != Some(&bos)
+        {
+            token_ids.insert(0, bos);
+        }
+        Ok(TokenizedPrompt { text: Some(text), token_ids })
+    }
+
+    /// The token that the tokenizer puts in front of every text, if it does.
+    fn added_bos(&self) -> Result<Option<u32>, PromptError> {
+        let Some(bos) = &self.tokenizer.named_tokens().bos else { return Ok(None) };
+        let bos = self.tokenizer.inner().token_to_id(bos);
+        Ok(self.encode("", true)?.first().copied().filter(|&first| Some(first) == bos))
+    }
+
+    fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, PromptError> {
+        let options = EncodeOptions { add_special_tokens, special_tokens: SpecialTokens::Recognized };
+        self.tokenizer.encode(text, options).map_err(tokenizer_error)
+    }
+
+    /// One rule for every way in: a prompt leaves room for a token, in the context and in the KV pool.
+    fn check_length(&self, token_ids: &[u32]) -> Result<(), PromptError> {
+        let (num_tokens, max_model_len) = (token_ids.len(), self.max_model_len);
+        if num_tokens >= max_model_len {
+            return Err(PromptError::TooLong { num_tokens, max_model_len });
+        }
+        let with_output = u32::try_from(num_tokens + 1).unwrap_or(u32::MAX);
+        let (need, have) = (self.capacity.blocks_for(with_output), self.capacity.admissible_blocks());
+        if need > have { Err(PromptError::NeverFits { num_tokens, need, have }) } else { Ok(()) }
+    }
+
+    /// What separates cached blocks: tenant and salt of the request. One that wants the log-probabilities of its prompt
+    /// needs all of it computed, so it gets blocks of its own.
+    fn salt(&self, tenant: &Option<String>, salt: &Option<String>, is_alone: bool) -> CacheSalt {
+        if tenant.is_none() && salt.is_none() && !is_alone {
+            return CacheSalt::NONE;
+        }
+        let alone = if is_alone { self.seeds.draw().to_le_bytes() } else { [0; 8] };
+        let part =
+            |text: &Option<String>| text.as_ref().map_or(Vec::new(), |text| [b"=", text.as_bytes()].concat());
+        self.hasher.salt(&[&part(tenant), &part(salt), &alone])
+    }
+}
+
+/// Runs code that serves one request. Its panic is this request's error.
+pub(crate) fn guarded<T>(what: &'static str, run: impl FnOnce() -> Result<T>) -> Result<T> {
+    catch_unwind(AssertUnwindSafe(run)).unwrap_or_else(|payload| {
+        let message = payload.downcast_ref::<&str>().map(|text| (*text).to_owned());
+        let message = message.or_else(|| payload.downcast_ref::<String>().cloned()).unwrap_or_default();
+        tracing::error!(target: "quire::engine", "{what} panicked: {message}");
+        Err(Error::Panicked { what, message })
+    })
+}
+
+fn tokenizer_error(error: quire_models::TokenizerError) -> PromptError {
+    let source = std::error::Error::source(&error).map(|source| format!(": {source}"));
+    PromptError::Tokenizer { message: format!("{error}{}", source.unwrap_or_default()) }
+}
+
+/// A number for a tenant's name: the same name has the same number. None is tenant 0.
+fn tenant_id(name: Option<&str>) -> TenantId {
+    TenantId(name.map_or(0, |name| {
+        let mut hasher = DefaultHasher::new();
+        name.hash(&mut hasher);
+        hasher.finish()
+    }))
+}

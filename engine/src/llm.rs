@@ -1,0 +1,239 @@
+//! The engine for programs that wait for their results.
+
+use std::num::NonZero;
+use std::sync::{Arc, mpsc};
+
+use crate::client::{ModelInfo, RequestStream};
+use crate::core::{EventSink, RequestKey};
+use crate::engine::{Engine, EngineParts};
+use crate::frontend::Prepared;
+use crate::progress::Progress;
+use crate::{
+    AsyncLlm, ChatMessage, EngineConfig, EngineStats, Error, Prompt, Request, RequestEvent, RequestOutput,
+    Result, SamplingParams,
+};
+
+/// Requests that are worth a second thread for their preparation.
+const PREPARED_PER_THREAD: usize = 64;
+
+/// An engine in this process. Cheap to clone; the last one dropped ends the engine.
+#[derive(Clone, Debug)]
+pub struct Llm {
+    engine: Arc<Engine>,
+}
+
+impl Llm {
+    /// Starts an engine from its parts.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Config`] where the parts do not fit together.
+    pub fn start(parts: EngineParts) -> Result<Self> {
+        Ok(Self { engine: Arc::new(Engine::start(parts)?) })
+    }
+
+    /// Continues all prompts, with the same parameters. Results come in the order of prompts.
+    ///
+    /// # Errors
+    ///
+    /// The first error, with the place of its prompt. What is wrong with a request is found before any is queued.
+    pub fn generate<P: Into<Prompt>>(
+        &self,
+        prompts: impl IntoIterator<Item = P>,
+        params: &SamplingParams,
+    ) -> Result<Vec<RequestOutput>> {
+        self.generate_with(prompts.into_iter().map(|prompt| (prompt, params.clone())))
+    }
+
+    /// Continues each prompt with parameters of its own. Results come in the order of prompts.
+    ///
+    /// # Errors
+    ///
+    /// As [`generate`](Self::generate).
+    pub fn generate_with<P: Into<Prompt>>(
+        &self,
+        prompts: impl IntoIterator<Item = (P, SamplingParams)>,
+    ) -> Result<Vec<RequestOutput>> {
+        let requests = prompts.into_iter().map(|(prompt, params)| Request::new(prompt, params)).collect();
+        let prepared = in_list(self.prepare(requests))?;
+        in_list(self.run(prepared.into_iter().map(Ok).collect()))
+    }
+
+    /// Answers conversations. Results come in their order.
+    ///
+    /// # Errors
+    ///
+    /// As [`generate`](Self::generate).
+    pub fn chat(
+        &self,
+        conversations: impl IntoIterator<Item = Vec<ChatMessage>>,
+        params: &SamplingParams,
+    ) -> Result<Vec<RequestOutput>> {
+        self.generate(conversations, params)
+    }
+
+    /// Runs requests, each to its own end: an error is that of its request alone. Results come in the order of
+    /// requests.
+    pub fn generate_each(&self, requests: Vec<Request>) -> Vec<Result<RequestOutput>> {
+        let prepared = self.prepare(requests);
+        self.run(prepared)
+    }
+
+    /// Starts a request; its events are to be read with [`RequestStream::blocking_next`].
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the request; [`Error::Overloaded`]; [`Error::Stopped`].
+    pub fn stream(&self, request: Request) -> Result<RequestStream> {
+        self.engine.submit(request)
+    }
+
+    /// The tokens of a prompt, as a request with it would have them.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the prompt.
+    pub fn tokenize(&self, prompt: impl Into<Prompt>) -> Result<Vec<u32>> {
+        self.engine.frontend.tokenize(prompt.into())
+    }
+
+    /// The text of tokens, special ones included.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TokenId`].
+    pub fn detokenize(&self, token_ids: &[u32]) -> Result<String> {
+        self.engine.frontend.detokenize(token_ids)
+    }
+
+    /// What is served.
+    pub fn model(&self) -> &ModelInfo {
+        &self.engine.model
+    }
+
+    /// The configuration in force.
+    pub fn config(&self) -> &EngineConfig {
+        &self.engine.config
+    }
+
+    /// Counters and gauges, as of the last step.
+    pub fn stats(&self) -> EngineStats {
+        self.engine.stats()
+    }
+
+    /// The same engine, for asynchronous callers.
+    pub fn to_async(&self) -> AsyncLlm {
+        AsyncLlm::of(Arc::clone(&self.engine))
+    }
+
+    pub(crate) fn of(engine: Arc<Engine>) -> Self {
+        Self { engine }
+    }
+
+    /// Checks and tokenizes, on several threads where there is much to do.
+    fn prepare(&self, requests: Vec<Request>) -> Vec<Result<Prepared>> {
+        let prepare_all = |requests: Vec<Request>| -> Vec<Result<Prepared>> {
+            requests.into_iter().map(|request| self.engine.frontend.prepare(request)).collect()
+        };
+        let num_threads = std::thread::available_parallelism().map_or(1, NonZero::get);
+        let num_each = requests.len().div_ceil(num_threads).max(PREPARED_PER_THREAD);
+        if requests.len() <= num_each {
+            return prepare_all(requests);
+        }
+        let mut requests = requests.into_iter();
+        std::thread::scope(|scope| {
+            let mut threads = Vec::new();
+            loop {
+                let part: Vec<Request> = requests.by_ref().take(num_each).collect();
+                if part.is_empty() {
+                    break;
+                }
+                threads.push(scope.spawn(|| prepare_all(part)));
+            }
+            threads.into_iter().flat_map(|thread| thread.join().expect("panics are caught inside")).collect()
+        })
+    }
+
+    /// Runs what is prepared. As many requests are queued as may wait; the others follow as those end.
+    fn run(&self, prepared: Vec<Result<Prepared>>) -> Vec<Result<RequestOutput>> {
+        let (events, ends) = mpsc::channel();
+        let mut results: Vec<Option<Result<RequestOutput>>> = Vec::with_capacity(prepared.len());
+        let mut progress = Progress::start(prepared.len());
+        let mut open = OpenRequests { engine: &self.engine, keys: vec![None; prepared.len()], num_open: 0 };
+        let mut to_submit = prepared.into_iter().enumerate();
+        results.resize_with(open.keys.len(), || None);
+        loop {
+            while self.engine.inbox.has_room() || open.num_open == 0 {
+                let Some((index, prepared)) = to_submit.next() else { break };
+                let sink = Box::new(IndexedSink { index, events: events.clone() });
+                match prepared.and_then(|prepared| self.engine.submit_prepared(prepared, sink)) {
+                    Ok(key) => open.insert(index, key),
+                    Err(error) => results[index] = Some(Err(error)),
+                }
+            }
+            if open.num_open == 0 {
+                break;
+            }
+            // The engine ends every request, also when it ends itself: a silent end is a bug told as an error.
+            let Ok((index, result)) = ends.recv() else { break };
+            open.remove(index);
+            progress.note(&result);
+            results[index] = Some(result);
+        }
+        let lost = || Err(Error::stopped("the request was lost"));
+        results.into_iter().map(|result| result.unwrap_or_else(lost)).collect()
+    }
+}
+
+/// What has been queued and not ended. Given up if the caller does not wait for it, as in a panic.
+struct OpenRequests<'a> {
+    engine: &'a Engine,
+    keys: Vec<Option<RequestKey>>,
+    num_open: usize,
+}
+
+impl OpenRequests<'_> {
+    fn insert(&mut self, index: usize, key: RequestKey) {
+        self.keys[index] = Some(key);
+        self.num_open += 1;
+    }
+
+    fn remove(&mut self, index: usize) {
+        self.keys[index] = None;
+        self.num_open -= 1;
+    }
+}
+
+impl Drop for OpenRequests<'_> {
+    fn drop(&mut self) {
+        self.keys.iter().flatten().for_each(|&key| self.engine.inbox.abort(key));
+    }
+}
+
+/// Hands on the end of a request, with its place in the list.
+struct IndexedSink {
+    index: usize,
+    events: mpsc::Sender<(usize, Result<RequestOutput>)>,
+}
+
+impl EventSink for IndexedSink {
+    fn send(&self, event: RequestEvent) {
+        let _ = match event {
+            RequestEvent::Delta(_) => Ok(()),
+            RequestEvent::Finished(output) => self.events.send((self.index, Ok(*output))),
+            RequestEvent::Failed(error) => self.events.send((self.index, Err(error))),
+        };
+    }
+
+    fn wants_deltas(&self) -> bool {
+        false
+    }
+}
+
+/// All results, or the first error with its place.
+fn in_list<T>(results: Vec<Result<T>>) -> Result<Vec<T>> {
+    let placed = |(index, result): (usize, Result<T>)| {
+        result.map_err(|source| Error::InList { index, source: Box::new(source) })
+    };
+    results.into_iter().enumerate().map(placed).collect()
+}

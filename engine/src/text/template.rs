@@ -1,0 +1,333 @@
+//! Chat templates: a conversation written out as the model was trained to read it.
+
+use std::fmt::Write as _;
+use std::time::{SystemTime, UNIX_EPOCH};
+
+use minijinja::value::{Kwargs, Value};
+use minijinja::{Environment, Error, ErrorKind};
+use quire_models::NamedTokens;
+use serde::Serialize;
+
+use super::strftime::strftime;
+use crate::prompt::{ChatMessage, ChatPrompt, MessageContent};
+use crate::{ConfigError, PromptError};
+
+const NAME: &str = "chat_template";
+
+/// A compiled template in the dialect of the Hugging Face hub: Jinja as `transformers` sets it up, with
+/// `raise_exception`, `strftime_now` and a `tojson` that writes what Python's `json.dumps` does.
+pub(crate) struct ChatTemplate {
+    environment: Environment<'static>,
+    tokens: NamedTokens,
+}
+
+impl ChatTemplate {
+    /// Compiles a template of the model, and tries it on a small conversation, so that what it lacks shows at start.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::Template`]: broken syntax, or a filter, test or function that does not exist. A template that
+    /// refuses the trial conversation by itself is a good one.
+    pub(crate) fn at_start(source: &str, tokens: NamedTokens) -> Result<Self, ConfigError> {
+        let refuse = |error: &Error| ConfigError::Template { message: describe(error) };
+        let template = Self::compile(source, tokens).map_err(|error| refuse(&error))?;
+        let trial = ChatPrompt::new(vec![ChatMessage::user("Hello")]);
+        let missing = [ErrorKind::UnknownFilter, ErrorKind::UnknownTest, ErrorKind::UnknownFunction];
+        match template.try_render(&trial, UNIX_EPOCH) {
+            Err(RenderError::Template(error)) if missing.contains(&error.kind()) => Err(refuse(&error)),
+            _ => Ok(template),
+        }
+    }
+
+    /// Compiles a template that came with a request.
+    pub(crate) fn of_request(source: &str, tokens: NamedTokens) -> Result<Self, PromptError> {
+        Self::compile(source, tokens).map_err(|error| PromptError::Template { message: describe(&error) })
+    }
+
+    /// Writes out a conversation.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the conversation, by itself or in the template's own words.
+    pub(crate) fn render(&self, prompt: &ChatPrompt, now: SystemTime) -> Result<String, PromptError> {
+        if prompt.messages.is_empty() {
+            return Err(PromptError::NoMessages);
+        }
+        if prompt.continue_final_message && prompt.add_generation_prompt {
+            return Err(PromptError::GenerationPrompt);
+        }
+        let text = self.try_render(prompt, now).map_err(|error| match error {
+            RenderError::Prompt(error) => error,
+            RenderError::Template(error) => PromptError::Template { message: describe(&error) },
+        })?;
+        if prompt.continue_final_message { cut_after_final_message(text, prompt) } else { Ok(text) }
+    }
+
+    /// The tokens with a role, which templates refer to.
+    pub(crate) fn tokens(&self) -> &NamedTokens {
+        &self.tokens
+    }
+
+    fn compile(source: &str, tokens: NamedTokens) -> Result<Self, Error> {
+        let mut environment = Environment::new();
+        environment.set_trim_blocks(true);
+        environment.set_lstrip_blocks(true);
+        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
+        environment.add_function("raise_exception", raise_exception);
+        environment.add_filter("tojson", tojson);
+        environment.add_template_owned(NAME, source.to_owned())?;
+        Ok(Self { environment, tokens })
+    }
+
+    fn try_render(&self, prompt: &ChatPrompt, now: SystemTime) -> Result<String, RenderError> {
+        let messages = prompt.messages.iter().map(message_value).collect::<Result<Vec<_>, _>>()?;
+        let mut variables: Vec<(String, Value)> = prompt
+            .template_variables
+            .iter()
+            .map(|(name, value)| (name.clone(), Value::from_serialize(value)))
+            .collect();
+        let mut set = |name: &str, value: Value| variables.push((name.to_owned(), value));
+        set("messages", Value::from(messages));
+        set("add_generation_prompt", Value::from(prompt.add_generation_prompt));
+        set("strftime_now", Value::from_function(move |format: &str| strftime(format, now)));
+        let tokens = [
+            ("bos_token", &self.tokens.bos),
+            ("eos_token", &self.tokens.eos),
+            ("pad_token", &self.tokens.pad),
+            ("unk_token", &self.tokens.unk),
+        ];
+        for (name, token) in tokens {
+            if let Some(token) = token {
+                set(name, Value::from(token.as_str()));
+            }
+        }
+        let template = self.environment.get_template(NAME)?;
+        Ok(template.render(Value::from_iter(variables))?)
+    }
+}
+
+enum RenderError {
+    Prompt(PromptError),
+    Template(Error),
+}
+
+impl From<PromptError> for RenderError {
+    fn from(error: PromptError) -> Self {
+        Self::Prompt(error)
+    }
+}
+
+impl From<Error> for RenderError {
+    fn from(error: Error) -> Self {
+        Self::Template(error)
+    }
+}
+
+/// A message as templates see it: its content is one text.
+fn message_value(message: &ChatMessage) -> Result<Value, PromptError> {
+    let content = message.content.as_ref().map(content_text).transpose()?;
+    let mut fields: Vec<(String, Value)> =
+        message.fields.iter().map(|(name, value)| (name.clone(), Value::from_serialize(value))).collect();
+    fields.push(("role".to_owned(), Value::from(message.role.as_str())));
+    fields.push(("content".to_owned(), Value::from(content)));
+    Ok(Value::from_iter(fields))
+}
+
+/// Parts of text, joined by line breaks.
+fn content_text(content: &MessageContent) -> Result<String, PromptError> {
+    let parts = match content {
+        MessageContent::Text(text) => return Ok(text.clone()),
+        MessageContent::Parts(parts) => parts,
+    };
+    let text = |part: &crate::ContentPart| match part.fields.get("text").and_then(|text| text.as_str()) {
+        Some(text) if part.kind == "text" => Ok(text.to_owned()),
+        _ => Err(PromptError::ContentKind { kind: part.kind.clone() }),
+    };
+    Ok(parts.iter().map(text).collect::<Result<Vec<_>, _>>()?.join("\n"))
+}
+
+/// Leaves the final message open: what the template wrote after it goes. Templates may trim what they write.
+fn cut_after_final_message(mut text: String, prompt: &ChatPrompt) -> Result<String, PromptError> {
+    let content = prompt.messages.last().and_then(|message| message.content.as_ref());
+    let content = content.map(content_text).transpose()?.unwrap_or_default();
+    let trimmed = content.trim();
+    let start = text.rfind(trimmed).filter(|_| !trimmed.is_empty()).ok_or(PromptError::FinalMessage)?;
+    let written = [content.trim_start(), trimmed].into_iter().find(|form| text[start..].starts_with(form));
+    text.truncate(start + written.map_or(0, str::len));
+    Ok(text)
+}
+
+/// What the template said itself, or what is wrong with it and where.
+fn describe(error: &Error) -> String {
+    match (error.kind(), error.detail()) {
+        (ErrorKind::InvalidOperation, Some(detail)) if error.line().is_none_or(|_| is_raised(error)) => {
+            detail.to_owned()
+        }
+        _ => {
+            let mut text = error.to_string();
+            if let Some(source) = std::error::Error::source(error) {
+                let _ = write!(text, ": {source}");
+            }
+            text
+        }
+    }
+}
+
+/// Marks errors that a template raised by itself.
+#[derive(Debug, thiserror::Error)]
+#[error("raised by the template")]
+struct Raised;
+
+fn is_raised(error: &Error) -> bool {
+    std::error::Error::source(error).is_some_and(|source| source.is::<Raised>())
+}
+
+fn raise_exception(message: String) -> Result<Value, Error> {
+    Err(Error::new(ErrorKind::InvalidOperation, message).with_source(Raised))
+}
+
+/// `json.dumps(value, ensure_ascii=False, indent=indent)`.
+fn tojson(value: Value, kwargs: Kwargs) -> Result<Value, Error> {
+    let indent: Option<usize> = kwargs.get("indent")?;
+    let ensure_ascii: Option<bool> = kwargs.get("ensure_ascii")?;
+    kwargs.assert_all_used()?;
+    if ensure_ascii == Some(true) {
+        return Err(Error::new(ErrorKind::InvalidOperation, "tojson with ensure_ascii=True is not built"));
+    }
+    let failed = |source| Error::new(ErrorKind::BadSerialization, "tojson").with_source(source);
+    let mut bytes = Vec::new();
+    match indent {
+        Some(indent) => {
+            let spaces = " ".repeat(indent);
+            let formatter = serde_json::ser::PrettyFormatter::with_indent(spaces.as_bytes());
+            value
+                .serialize(&mut serde_json::Serializer::with_formatter(&mut bytes, formatter))
+                .map_err(failed)?;
+        }
+        None => {
+            value
+                .serialize(&mut serde_json::Serializer::with_formatter(&mut bytes, PythonFormatter))
+                .map_err(failed)?;
+        }
+    }
+    Ok(Value::from_safe_string(String::from_utf8_lossy(&bytes).into_owned()))
+}
+
+/// A space after commas and colons, as Python writes JSON.
+struct PythonFormatter;
+
+impl serde_json::ser::Formatter for PythonFormatter {
+    fn begin_array_value<W: ?Sized + std::io::Write>(
+        &mut self,
+        writer: &mut W,
+        first: bool,
+    ) -> std::io::Result<()> {
+        if first { Ok(()) } else { writer.write_all(b", ") }
+    }
+
+    fn begin_object_key<W: ?Sized + std::io::Write>(
+        &mut self,
+        writer: &mut W,
+        first: bool,
+    ) -> std::io::Result<()> {
+        if first { Ok(()) } else { writer.write_all(b", ") }
+    }
+
+    fn begin_object_value<W: ?Sized + std::io::Write>(&mut self, writer: &mut W) -> std::io::Result<()> {
+        writer.write_all(b": ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CHATML: &str = "{%- for message in messages %}
+    {{- '<|im_start|>' + message.role + '\\n' + message.content + '<|im_end|>\\n' }}
+{%- endfor %}
+{%- if add_generation_prompt %}
+    {{- '<|im_start|>assistant\\n' }}
+{%- endif %}";
+
+    fn template(source: &str) -> ChatTemplate {
+        let tokens =
+            NamedTokens { bos: Some("<s>".into()), eos: Some("</s>".into()), ..NamedTokens::default() };
+        ChatTemplate::at_start(source, tokens).unwrap_or_else(|error| panic!("{error}"))
+    }
+
+    #[track_caller]
+    fn check(source: &str, prompt: &ChatPrompt, expected: Result<&str, &str>) {
+        let rendered = template(source).render(prompt, UNIX_EPOCH).map_err(|error| error.to_string());
+        assert_eq!(rendered.as_deref().map_err(String::as_str), expected);
+    }
+
+    fn hello() -> ChatPrompt {
+        ChatPrompt::new(vec![ChatMessage::user("Hi"), ChatMessage::assistant("Well, ")])
+    }
+
+    #[test]
+    fn a_conversation_is_written_out() {
+        let expected = "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nWell, <|im_end|>\n<|im_start|>assistant\n";
+        check(CHATML, &hello(), Ok(expected));
+        check(
+            CHATML,
+            &ChatPrompt::new(vec![]),
+            Err("the conversation is empty: expected at least one message"),
+        );
+    }
+
+    #[test]
+    fn the_final_message_is_left_open() {
+        let open = ChatPrompt { add_generation_prompt: false, continue_final_message: true, ..hello() };
+        check(CHATML, &open, Ok("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nWell, "));
+        check("{{ messages[-1].content | trim }}!", &open, Ok("Well,"));
+        check(
+            "nothing",
+            &open,
+            Err("the chat template changes the final message, which therefore cannot be continued"),
+        );
+        let both = ChatPrompt { continue_final_message: true, ..hello() };
+        check(CHATML, &both, Err("add_generation_prompt and continue_final_message exclude each other"));
+    }
+
+    #[test]
+    fn br_44_the_refusal_of_a_template_is_in_its_own_words() {
+        let source =
+            "{% if messages[0].role == 'user' %}{{ raise_exception('only systems speak') }}{% endif %}";
+        check(source, &hello(), Err("the chat template refused the conversation: only systems speak"));
+    }
+
+    #[test]
+    fn br_44_a_broken_template_is_an_error_at_start() {
+        for source in ["{% if %}", "{{ messages | no_such_filter }}", "{{ no_such_function() }}"] {
+            assert!(ChatTemplate::at_start(source, NamedTokens::default()).is_err(), "{source}");
+        }
+    }
+
+    #[test]
+    fn the_dialect_is_that_of_the_hub() {
+        check("{{ bos_token }}{{ strftime_now('%d %b %Y') }}", &hello(), Ok("<s>01 Jan 1970"));
+        check("{% if messages[0].content.startswith('H') %}yes{% endif %}", &hello(), Ok("yes"));
+        check("  {% for i in [1, 2] %}\n{{ i }}{% break %}\n  {% endfor %}\n", &hello(), Ok("1"));
+        let mut prompt = hello();
+        prompt.template_variables.insert("tools".into(), serde_json::json!([{"name": "<f>", "n": 1}]));
+        check("{{ tools | tojson }}", &prompt, Ok(r#"[{"name": "<f>", "n": 1}]"#));
+        check("{{ tools[0] | tojson(indent=2) }}", &prompt, Ok("{\n  \"name\": \"<f>\",\n  \"n\": 1\n}"));
+    }
+
+    #[test]
+    fn only_text_is_built() {
+        let parts = |json| serde_json::from_value(json).unwrap();
+        let text = parts(
+            serde_json::json!({"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}),
+        );
+        check("{{ messages[0].content }}", &ChatPrompt::new(vec![text]), Ok("a\nb"));
+        let image =
+            parts(serde_json::json!({"role": "user", "content": [{"type": "image_url", "image_url": {}}]}));
+        check(
+            "x",
+            &ChatPrompt::new(vec![image]),
+            Err("message content of type image_url is not built yet: expected text"),
+        );
+    }
+}
