@@ -17,6 +17,7 @@ pub mod random;
 pub mod reference;
 mod step;
 mod tensor;
+pub mod testing;
 
 pub use ctx::StepCtx;
 pub use device::{Device, DeviceId, DeviceInfo, Graph, PendingRead, Queue, Readback};

@@ -64,6 +64,11 @@ impl Tensor {
         &self.buffer
     }
 
+    /// The same view of another buffer, for backends that wrap one.
+    pub(crate) fn over(&self, buffer: Arc<dyn Buffer>) -> Self {
+        Self { buffer, ..self.clone() }
+    }
+
     /// Where in the buffer the first element lies.
     pub fn offset_bytes(&self) -> usize {
         self.offset_bytes

@@ -56,17 +56,27 @@ pub struct AddRmsNorm<'a> {
 pub fn add_rms_norm(kernels: &Kernels, ctx: &mut StepCtx, args: &AddRmsNorm<'_>) -> Result<Activation> {
     let x = ctx.alloc(args.residual.dtype(), args.residual.dims())?;
     let out = kernels.linear().layout_activation(ctx, &x)?;
+    add_rms_norm_into(kernels, ctx, args, &out)?;
+    Ok(out)
+}
+
+/// As [`add_rms_norm`], into an activation that is laid out already.
+pub(crate) fn add_rms_norm_into(
+    kernels: &Kernels,
+    ctx: &mut StepCtx,
+    args: &AddRmsNorm<'_>,
+    out: &Activation,
+) -> Result<()> {
     if let Some(fused) = kernels.fused()
-        && fused.add_rms_norm(ctx, args, &out)?
+        && fused.add_rms_norm(ctx, args, out)?
     {
-        return Ok(out);
+        return Ok(());
     }
     if let Some(delta) = args.delta {
         kernels.norm().add(ctx, delta, args.residual)?;
     }
-    kernels.norm().rms_norm(ctx, args.residual, args.weight, args.eps, &x)?;
-    kernels.linear().prepare(ctx, &out)?;
-    Ok(out)
+    kernels.norm().rms_norm(ctx, args.residual, args.weight, args.eps, &out.x)?;
+    kernels.linear().prepare(ctx, out)
 }
 
 /// Arguments of [`rope_write_kv`].
@@ -111,12 +121,22 @@ pub fn rope_write_kv(kernels: &Kernels, ctx: &mut StepCtx, args: &RopeWriteKv<'_
 pub fn silu_mul(kernels: &Kernels, ctx: &mut StepCtx, gate_up: &Tensor) -> Result<Activation> {
     let x = ctx.alloc(gate_up.dtype(), &[gate_up.num_rows(), gate_up.num_columns() / 2])?;
     let out = kernels.linear().layout_activation(ctx, &x)?;
-    if let Some(fused) = kernels.fused()
-        && fused.silu_mul(ctx, gate_up, &out)?
-    {
-        return Ok(out);
-    }
-    kernels.activation().silu_mul(ctx, gate_up, &x)?;
-    kernels.linear().prepare(ctx, &out)?;
+    silu_mul_into(kernels, ctx, gate_up, &out)?;
     Ok(out)
+}
+
+/// As [`silu_mul`], into an activation that is laid out already.
+pub(crate) fn silu_mul_into(
+    kernels: &Kernels,
+    ctx: &mut StepCtx,
+    gate_up: &Tensor,
+    out: &Activation,
+) -> Result<()> {
+    if let Some(fused) = kernels.fused()
+        && fused.silu_mul(ctx, gate_up, out)?
+    {
+        return Ok(());
+    }
+    kernels.activation().silu_mul(ctx, gate_up, &out.x)?;
+    kernels.linear().prepare(ctx, out)
 }

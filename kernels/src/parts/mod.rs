@@ -24,6 +24,7 @@ pub use activation::*;
 pub use attention::*;
 pub use comm::*;
 pub use fused::*;
+pub(crate) use fused::{add_rms_norm_into, silu_mul_into};
 pub use linear::*;
 pub use moe::*;
 pub use norm::*;
