@@ -26,6 +26,7 @@ mod bench;
 mod elementwise;
 mod fused;
 mod linear;
+mod logits;
 mod queue;
 mod report;
 mod sampling;
@@ -88,7 +89,10 @@ pub fn fused(kernels: &Kernels, report: &mut Report) {
 
 /// Sampling, penalties, log-probabilities.
 pub fn sampling(kernels: &Kernels, report: &mut Report) {
-    check(kernels, report, "sampling", sampling::check);
+    check(kernels, report, "sampling", |bench| {
+        sampling::check(bench)?;
+        logits::check(bench)
+    });
 }
 
 /// Runs the checks of one part, each with generators seeded by its name alone.

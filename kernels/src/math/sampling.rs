@@ -113,6 +113,36 @@ fn descending(a: f64, b: f64) -> Ordering {
 mod tests {
     use super::*;
 
+    use proptest::prelude::*;
+
+    proptest! {
+        /// Laws of the kept set: the best token is in it, the ranking is not skipped within it, nobody outside has
+        /// a better logit, and loosening a filter removes nobody.
+        #[test]
+        fn the_kept_set_is_a_head_of_the_ranking(
+            logits in prop::collection::vec((-40i8..40).prop_map(|l| f64::from(l) / 8.0), 1..40),
+            temperature in 0.05f64..3.0,
+            top_k in 0usize..50,
+            top_p in 0.001f64..=1.0,
+            min_p in 0.0f64..=1.0,
+        ) {
+            let filter = Filter { temperature, top_k, top_p, min_p };
+            let kept = filter.kept(&logits);
+            prop_assert!(!kept.is_empty());
+            prop_assert_eq!(&kept[..], &ranked(&logits)[..kept.len()]);
+            let looser = [
+                Filter { top_k: 0, ..filter },
+                Filter { top_p: 1.0, ..filter },
+                Filter { min_p: 0.0, top_p: 1.0, ..filter },
+            ];
+            for looser in looser {
+                prop_assert!(looser.kept(&logits).len() >= kept.len());
+            }
+            let key = DrawKey { seed: 5, sequence: 0, position: 1 };
+            prop_assert!(kept.contains(&filter.sample(&logits, key)));
+        }
+    }
+
     const ALL: Filter = Filter { temperature: 1.0, top_k: 0, top_p: 1.0, min_p: 0.0 };
 
     #[test]

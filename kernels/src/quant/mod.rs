@@ -131,6 +131,28 @@ fn inverse(scale: f32) -> f32 {
 mod tests {
     use super::*;
 
+    use proptest::prelude::*;
+
+    proptest! {
+        /// A model file may hold anything: every bit pattern is a value.
+        #[test]
+        fn any_bytes_can_be_read(bytes in prop::collection::vec(any::<u8>(), 0..600)) {
+            for dtype in DType::ALL {
+                let whole = bytes.len() / dtype.block_bytes() * dtype.block_bytes();
+                let values = decode(dtype, &bytes[..whole]);
+                prop_assert_eq!(dtype.bytes_for(values.len()), Some(whole));
+            }
+        }
+
+        /// Nor does any value break an encoder.
+        #[test]
+        fn any_values_can_be_written(values in prop::collection::vec(any::<f32>(), 256)) {
+            for dtype in DType::ALL {
+                prop_assert_eq!(decode(dtype, &encode(dtype, &values)).len(), 256);
+            }
+        }
+    }
+
     fn waves(n: usize) -> Vec<f32> {
         (0..n).map(|i| (i as f32 * 0.37).sin() * (1.0 + (i / 32) as f32)).collect()
     }
