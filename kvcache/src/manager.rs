@@ -37,6 +37,13 @@ pub struct PrefixStats {
     pub hit_tokens: u64,
 }
 
+impl PrefixStats {
+    /// The share of tokens found, in `0.0..=1.0`; zero before the first query.
+    pub fn hit_rate(&self) -> f64 {
+        if self.query_tokens == 0 { 0.0 } else { self.hit_tokens as f64 / self.query_tokens as f64 }
+    }
+}
+
 /// Block tables, prefix cache and capacity of one pool.
 ///
 /// A change of a table is in two parts: [`admit`](Self::admit) and [`reserve`](Self::reserve) check and return a

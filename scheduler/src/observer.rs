@@ -49,7 +49,8 @@ const TARGET: &str = "quire::scheduler";
 
 impl StepObserver for LogObserver {
     fn arrived(&mut self, seq: SequenceView<'_>, _now: Time) {
-        tracing::debug!(target: TARGET, "[schedule] seq_id={} state=waiting tokens={}", seq.id(), seq.num_tokens());
+        let (id, tokens) = (seq.id(), seq.num_tokens());
+        tracing::debug!(target: TARGET, "[schedule] seq_id={id} state=waiting block_num=0 tokens={tokens}");
     }
 
     fn refused(&mut self, step: StepId, seq: SequenceView<'_>, refusal: Refusal) {
@@ -84,6 +85,6 @@ impl StepObserver for LogObserver {
 
     fn finished(&mut self, seq: SequenceView<'_>, reason: FinishReason) {
         let (id, tokens) = (seq.id(), seq.num_tokens());
-        tracing::debug!(target: TARGET, "[schedule] seq_id={id} state=finished tokens={tokens} reason={reason:?}");
+        tracing::debug!(target: TARGET, "[schedule] seq_id={id} state=finished block_num=0 tokens={tokens} reason={reason:?}");
     }
 }

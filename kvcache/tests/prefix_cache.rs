@@ -1,0 +1,112 @@
+//! The prefix cache as its users see it.
+
+use quire_kvcache::{
+    BlockTable, BlockUsage, CacheSalt, KvCacheConfig, KvCacheManager, NoBlocks, PrefixStats, StepId,
+};
+
+/// A pool of blocks of two tokens.
+fn manager(num_blocks: u32) -> KvCacheManager {
+    KvCacheManager::new(KvCacheConfig { watermark: 0.0, ..KvCacheConfig::new(num_blocks, 2) }).unwrap()
+}
+
+/// Admits tokens, computes all of them, and returns the table with the number of cached tokens.
+fn run(cache: &mut KvCacheManager, tokens: &[u32]) -> (BlockTable, u32) {
+    let hashes = cache.hasher().hash(tokens, CacheSalt::NONE);
+    let mut table = BlockTable::new();
+    let num_cached_tokens = cache.admit(&mut table, tokens, &hashes, 0).unwrap().commit();
+    cache.register(&mut table, tokens, &hashes, tokens.len() as u32);
+    (table, num_cached_tokens)
+}
+
+fn cached(cache: &KvCacheManager, tokens: &[u32]) -> u32 {
+    cache.num_cached_tokens(tokens, &cache.hasher().hash(tokens, CacheSalt::NONE))
+}
+
+#[test]
+fn a_beginning_is_found_by_running_and_by_later_sequences() {
+    let mut cache = manager(16);
+    let (first, none) = run(&mut cache, &[1, 2, 3, 4, 5]);
+    let (second, shared) = run(&mut cache, &[1, 2, 3, 4, 6, 7]);
+    assert_eq!((none, shared, first.blocks()[..2] == second.blocks()[..2]), (0, 4, true));
+    assert_eq!(cache.usage().live, 4);
+    cache.release(first, None);
+    cache.release(second, None);
+    assert_eq!(cached(&cache, &[1, 2, 3, 4, 6, 7, 8]), 6);
+    assert_eq!(cached(&cache, &[1, 2, 3, 4, 6, 7]), 4, "the last token is left to compute");
+    assert_eq!(cache.prefix_stats(), PrefixStats { query_tokens: 11, hit_tokens: 4 });
+}
+
+#[test]
+fn leaves_go_first() {
+    let mut cache = manager(4);
+    let (table, _) = run(&mut cache, &[1, 2, 3, 4, 5, 6]);
+    cache.release(table, None);
+    for expected in [6, 4, 2] {
+        assert_eq!(cached(&cache, &[1, 2, 3, 4, 5, 6, 7]), expected);
+        let mut other = BlockTable::new();
+        let num_tokens = 2 * (cache.usage().free + 1);
+        cache.reserve(&mut other, 0..num_tokens).unwrap().commit(StepId(1));
+        cache.release(other, None);
+    }
+    assert_eq!(cached(&cache, &[1, 2, 3, 4, 5, 6, 7]), 0);
+}
+
+#[test]
+fn two_that_computed_the_same_share_what_follows() {
+    let mut cache = manager(16);
+    let tokens = [1, 2, 3, 4, 5, 6];
+    let hashes = cache.hasher().hash(&tokens, CacheSalt::NONE);
+    let (mut first, mut second) = (BlockTable::new(), BlockTable::new());
+    cache.admit(&mut first, &tokens, &hashes, 0).unwrap().commit();
+    cache.admit(&mut second, &tokens, &hashes, 0).unwrap().commit();
+    cache.register(&mut first, &tokens, &hashes, 4);
+    cache.register(&mut second, &tokens, &hashes, 6);
+    cache.release(first, None);
+    cache.release(second, None);
+    assert_eq!(
+        cached(&cache, &[1, 2, 3, 4, 5, 6, 7]),
+        6,
+        "the third block follows the first two of the other"
+    );
+    let BlockUsage { cached, free, live, .. } = cache.usage();
+    assert_eq!((cached, free, live), (3, 13, 0), "a content is kept once");
+}
+
+#[test]
+fn a_reset_bars_what_runs_from_the_cache() {
+    let mut cache = manager(16);
+    let tokens = [1, 2, 3, 4, 5];
+    let (before, _) = run(&mut cache, &[9, 9, 9]);
+    cache.release(before, None);
+    let hashes = cache.hasher().hash(&tokens, CacheSalt::NONE);
+    let mut table = BlockTable::new();
+    cache.admit(&mut table, &tokens, &hashes, 0).unwrap().commit();
+    cache.reset_prefix_cache();
+    assert_eq!(cache.usage().cached, 0);
+    cache.register(&mut table, &tokens, &hashes, 5);
+    cache.release(table, None);
+    assert_eq!((cached(&cache, &tokens), cache.usage().free), (0, 16));
+}
+
+#[test]
+fn a_hit_on_an_unreferenced_block_is_not_counted_as_room() {
+    let mut cache = manager(3);
+    let (table, _) = run(&mut cache, &[1, 2, 3, 4]);
+    cache.release(table, None);
+    let tokens = [1, 2, 3, 4, 5, 6];
+    let hashes = cache.hasher().hash(&tokens, CacheSalt::NONE);
+    let mut table = BlockTable::new();
+    let refusal = cache.admit(&mut table, &tokens, &hashes, 0).unwrap_err();
+    assert_eq!(refusal, NoBlocks { need: 4, available: 3, retiring: 0 });
+    assert_eq!((cache.usage().cached, table.num_blocks()), (2, 0));
+}
+
+#[test]
+fn without_prefix_caching_nothing_is_kept() {
+    let config = KvCacheConfig { enable_prefix_caching: false, ..KvCacheConfig::new(8, 2) };
+    let mut cache = KvCacheManager::new(config).unwrap();
+    let (table, _) = run(&mut cache, &[1, 2, 3, 4]);
+    cache.release(table, None);
+    assert_eq!((cache.usage().free, cached(&cache, &[1, 2, 3])), (8, 0));
+    assert_eq!(cache.prefix_stats(), PrefixStats::default());
+}
