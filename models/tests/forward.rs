@@ -5,7 +5,8 @@ mod common;
 use common::naive::Naive;
 use common::runner::{LIMITS, Runner};
 use common::{cached_model, golden};
-use quire_kernels::{DType, reference};
+use quire_kernels::testing::deferred;
+use quire_kernels::{DType, Kernels, reference};
 use quire_models::testing::TinyModel;
 use quire_models::{Checkpoint, Error, LinearModule, LoadOptions, Loader, Model, ModelRegistry, WeightDType};
 use serde_json::json;
@@ -83,6 +84,19 @@ fn chunks_and_neighbours_change_nothing() {
     }
     assert_eq!(given_first, lone_first);
     assert_eq!(given_second, lone_second);
+}
+
+#[test]
+fn an_asynchronous_device_gives_the_same_logits() {
+    for model in [TinyModel::llama(), TinyModel::qwen2()] {
+        let checkpoint = checkpoint(&model);
+        let (prompt, more) = (tokens(20, 4), tokens(9, 5));
+        let run = |kernels: Kernels| {
+            let mut runner = Runner::new(&checkpoint, kernels);
+            [runner.step(&[(0, &prompt), (1, &more)]), runner.step(&[(1, &prompt[..3]), (0, &more[..1])])]
+        };
+        assert_eq!(run(deferred(&reference::kernels())), run(reference::kernels()));
+    }
 }
 
 #[test]

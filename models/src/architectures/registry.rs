@@ -35,6 +35,12 @@ pub trait Architecture: Send + Sync {
         model::kv_groups(config, dtype)
     }
 
+    /// Bytes of the tables that the model makes for itself beside its weights: the cosines and sines of all
+    /// positions.
+    fn table_bytes(&self, config: &ModelConfig, limits: &Limits) -> usize {
+        4 * limits.max_model_len * config.head_dim
+    }
+
     /// Scratch that a forward pass within `limits` takes for activations, beside what the parts of
     /// `kernels` take themselves.
     fn scratch_bytes(&self, config: &ModelConfig, kernels: &Kernels, limits: &Limits) -> usize {
