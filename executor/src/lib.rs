@@ -1,7 +1,90 @@
-//! Runs step batches on a device: worker, model runner, row state and sampling.
+//! Runs step batches on a device: worker, model runner, row state and sampling, and the plan of its memory.
 //!
-//! The engine sees the [`Executor`] trait; this crate sees blocks as ids, models as arithmetic and devices as
-//! [`quire_kernels::Kernels`].
+//! It stands between the engine, which sees the [`Executor`] trait, and models and kernels, which see neither
+//! sequences nor batches. Blocks are ids here that somebody else hands out; the memory behind them is a [`KvPool`].
+//!
+//! ```text
+//!  engine thread                        worker thread                              device
+//!  submit(StepBatch) ----------------> ModelRunner::run: check, lay out, enqueue -> queue
+//!  collect(Ticket)   <-- PendingStep --'                                              |
+//!      \____________________________ waits for the read-back of ids ________________/
+//! ```
+//!
+//! A token that was sampled stays on the device and is the input of its row's next step there. So step `N + 1` can be
+//! submitted before step `N` was collected.
+//!
+//! ```
+//! use std::sync::Arc;
+//!
+//! use quire_executor::{
+//!     AddedRow, Executor, LocalExecutor, MaxModelLen, MemoryPlan, MemoryRequest, ModelSizes, PlannedRow, PoolSize,
+//!     RowId, RowSampling, StepBatch, WorkerConfig, process_resident_bytes,
+//! };
+//! use quire_kernels::DType;
+//! use quire_models::{Architecture, Checkpoint, Llama, LoadOptions, Loader, testing::TinyModel};
+//!
+//! let folder = tempfile::tempdir()?;
+//! TinyModel::llama().write_folder(folder.path())?;
+//! let checkpoint = Checkpoint::open(folder.path(), &LoadOptions::default())?;
+//!
+//! // Memory first: what does not fit is refused here, with a value that works.
+//! let kernels = quire_kernels::reference::kernels();
+//! let weight_bytes = checkpoint.check(&Llama.tensors(&checkpoint)?)?.num_bytes as usize;
+//! let sizes = ModelSizes { architecture: &Llama, config: checkpoint.config(), weight_bytes };
+//! let plan = MemoryPlan::new(&kernels, sizes, &MemoryRequest {
+//!     max_num_batched_tokens: 64,
+//!     max_num_seqs: 4,
+//!     block_size: 16,
+//!     max_model_len: MaxModelLen::Exactly(128),
+//!     pool: PoolSize::Sequences { max_bytes: 1 << 30 },
+//!     kv_dtype: DType::F32,
+//!     max_logprobs: 5,
+//!     enforce_eager: false,
+//!     graph_bytes: 0,
+//! })?;
+//!
+//! // Then the weights, on the worker's thread.
+//! let mut executor = LocalExecutor::start(WorkerConfig {
+//!     kernels,
+//!     plan,
+//!     probe: Arc::new(process_resident_bytes),
+//!     load: Box::new(move |kernels| Llama.build(&Loader::new(&checkpoint, kernels, 128))),
+//! })?;
+//! eprintln!("{}", executor.report());
+//!
+//! // A prompt of three tokens; then a step for the token that it gave, submitted before that is known.
+//! let row = RowId(0);
+//! let plan = |num_tokens| PlannedRow {
+//!     row, epoch: 0, num_tokens, num_draft_tokens: 0, new_blocks: vec![], sample: true,
+//! };
+//! let added = AddedRow {
+//!     row,
+//!     epoch: 0,
+//!     token_ids: vec![10, 11, 12],
+//!     num_prompt_tokens: 3,
+//!     num_computed_tokens: 0,
+//!     block_table: vec![7],
+//!     sampling: RowSampling::default(),
+//! };
+//! let first = StepBatch { step: 0, added: vec![added], rows: vec![plan(3)], ..StepBatch::default() };
+//! let second = StepBatch { step: 1, rows: vec![plan(1)], ..StepBatch::default() };
+//! let tickets = [executor.submit(first)?, executor.submit(second)?];
+//! for ticket in tickets {
+//!     assert_eq!(executor.collect(ticket)?.rows[0].token_ids.len(), 1);
+//! }
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+//!
+//! # Invariants
+//!
+//! - A batch is checked against the rows before anything of it reaches the device: no id, slot or block out of range
+//!   is ever an index there.
+//! - Steps run in the order of submission; after one that failed none runs until [`Executor::reset`].
+//! - A row's tokens and log-probabilities do not depend on the rows beside it, on chunks, blocks or preemptions, as
+//!   far as the kernels keep to that.
+//! - In the steady state nothing is allocated on the device, and only ids and what was asked for come back.
+//! - Metadata lies at fixed addresses, so that a recorded decode step can be replayed; sampling is never part of a
+//!   recording.
 
 mod batch;
 mod error;

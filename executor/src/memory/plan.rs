@@ -42,7 +42,7 @@ pub struct ModelSizes<'a> {
     pub architecture: &'a dyn Architecture,
     /// Its configuration.
     pub config: &'a ModelConfig,
-    /// Bytes of the weights on the device.
+    /// Bytes of the weights, as [`Checkpoint::check`](quire_models::Checkpoint::check) sums them.
     pub weight_bytes: usize,
 }
 
@@ -78,7 +78,7 @@ pub struct MemoryPlan {
     pub runner: RunnerConfig,
     /// The groups of layers that share a block table.
     pub kv_groups: Vec<KvGroupSpec>,
-    /// Weights.
+    /// Weights, and the tables that the model makes for itself.
     pub weight_bytes: usize,
     /// Scratch of a step: activations, logits, the kernels' own.
     pub scratch_bytes: usize,
@@ -208,7 +208,7 @@ impl Planner<'_> {
             row_state_bytes: runner.row_state_bytes(vocab_size),
             runner,
             kv_groups,
-            weight_bytes: model.weight_bytes,
+            weight_bytes: model.weight_bytes + model.architecture.table_bytes(model.config, &limits),
             scratch_bytes,
             graph_bytes: request.graph_bytes,
             block_bytes,

@@ -2,6 +2,7 @@
 
 mod input;
 mod pack;
+mod pass;
 mod results;
 mod row_state;
 mod sample;
@@ -9,13 +10,15 @@ mod sample;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use quire_kernels::{DType, Kernels, Limits, Result as KernelResult, StepBuffers, StepCtx, Tensor};
-use quire_models::{GroupStep, Model, ModelInput};
+use quire_kernels::{Kernels, Limits, Readback, Result as KernelResult, StepBuffers, StepCtx};
+use quire_models::Model;
 
 use self::input::{BlockTables, StepInput, StepShape};
-use self::pack::{Upload, packed_bytes, view};
-use self::results::{PendingResults, ResultLayout, logprobs_out, result_bytes};
+use self::pack::packed_bytes;
+use self::pass::Pass;
+use self::results::{PendingResults, ResultLayout, result_bytes};
 use self::row_state::RowState;
+use self::sample::Sampling;
 use crate::graphs::{GraphCache, GraphSizes};
 use crate::row::{RowStep, RowTable};
 use crate::{BatchError, DeviceCapacity, ExecutorError, KvPool, StepBatch, StepOutput};
@@ -202,95 +205,26 @@ impl ModelRunner {
         steps: &[RowStep],
         shape: StepShape,
         layout: &ResultLayout,
-    ) -> KernelResult<quire_kernels::Readback> {
-        let Self { kernels, model, ctx, graphs, buffers, rows, input, pool, state, config, .. } = self;
-        let (model, num_sampled) = (model.as_ref(), layout.sampled.len());
-        ctx.scope(|ctx| {
-            // What a recorded step touches is allocated first, so that a replay finds it at the same addresses.
-            let forward = Forward::new(kernels, model, ctx, pool, buffers, input, shape)?;
-            let work = |ctx: &mut StepCtx| forward.enqueue(model, ctx, pool);
-            match shape.recorded {
-                true => graphs.run(ctx, shape.key, work)?,
-                false => ctx.step(work)?,
-            }
-            let results = layout.alloc(ctx)?;
-            if num_sampled > 0 {
-                let logits = forward.logits.rows(0, num_sampled);
-                ctx.scope(|ctx| {
-                    sample::sample(kernels, ctx, state, (steps, rows), &logits, (layout, &results))
-                })?;
-            }
-            if layout.prompt.num_rows > 0 {
-                let hidden = forward.hidden.rows(num_sampled, forward.hidden.num_rows());
-                let slice_rows = config.limits.max_num_seqs;
-                let targets = &input.prompt_targets;
-                prompt_logprobs(kernels, model, ctx, &hidden, slice_rows, targets, (layout, &results))?;
-            }
-            ctx.read(&results)
-        })
+    ) -> KernelResult<Readback> {
+        let pass = Pass {
+            kernels: &self.kernels,
+            model: self.model.as_ref(),
+            pool: &self.pool,
+            buffers: &self.buffers,
+            input: &self.input,
+            sampling: Sampling {
+                kernels: &self.kernels,
+                state: &self.state,
+                table: &self.rows,
+                steps,
+                layout,
+            },
+            max_num_seqs: self.config.limits.max_num_seqs,
+            shape,
+        };
+        let graphs = &mut self.graphs;
+        self.ctx.scope(|ctx| pass.enqueue(ctx, graphs))
     }
-}
-
-/// The part of a step that is recorded and replayed: layers, and the logits of the rows that sample.
-struct Forward {
-    groups: [GroupStep; 1],
-    /// `[num_logits, hidden_size]`.
-    hidden: Tensor,
-    /// `[num_sampled, vocab_size]` F32, padded rows included.
-    logits: Tensor,
-}
-
-impl Forward {
-    fn new(
-        kernels: &Kernels,
-        model: &dyn Model,
-        ctx: &mut StepCtx,
-        pool: &KvPool,
-        buffers: &StepBuffers,
-        input: &StepInput,
-        StepShape { key, .. }: StepShape,
-    ) -> KernelResult<Self> {
-        let num_sampled = key.num_logits - input.prompt_targets.len();
-        let hidden = ctx.alloc(model.activation_dtype(), &[key.num_logits, model.hidden_size()])?;
-        let logits = ctx.alloc(DType::F32, &[num_sampled, model.vocab_size()])?;
-        let plan = kernels.attention().plan(ctx, key, &input.rows, pool.block_layout())?;
-        Ok(Self { groups: [GroupStep { view: buffers.view(key), plan }], hidden, logits })
-    }
-
-    fn enqueue(&self, model: &dyn Model, ctx: &mut StepCtx, pool: &KvPool) -> KernelResult<()> {
-        let input = ModelInput { groups: &self.groups, layers: pool.layers() };
-        ctx.scope(|ctx| model.hidden_states(ctx, &input, &self.hidden))?;
-        match self.logits.num_rows() {
-            0 => Ok(()),
-            num_rows => ctx.scope(|ctx| model.logits(ctx, &self.hidden.rows(0, num_rows), &self.logits)),
-        }
-    }
-}
-
-/// Log-probabilities of the prompt tokens that the rows of `hidden` predict, a slice at a time: the logits of a
-/// long prompt would take more memory than its cache.
-fn prompt_logprobs(
-    kernels: &Kernels,
-    model: &dyn Model,
-    ctx: &mut StepCtx,
-    hidden: &Tensor,
-    slice_rows: usize,
-    targets: &[u32],
-    (layout, results): (&ResultLayout, &Tensor),
-) -> KernelResult<()> {
-    let mut upload = Upload::default();
-    let place = upload.push(targets.iter().map(|&id| id as i32));
-    let targets = view(&upload.send(ctx)?, &place);
-    for start in (0..hidden.num_rows()).step_by(slice_rows) {
-        let end = (start + slice_rows).min(hidden.num_rows());
-        ctx.scope(|ctx| {
-            let logits = ctx.alloc(DType::F32, &[end - start, model.vocab_size()])?;
-            ctx.scope(|ctx| model.logits(ctx, &hidden.rows(start, end), &logits))?;
-            let out = layout.prompt.views(results, start..end);
-            kernels.sampling().logprobs(ctx, &logits, &targets.rows(start, end), &logprobs_out(&out))
-        })?;
-    }
-    Ok(())
 }
 
 impl PendingStep {
@@ -306,11 +240,12 @@ impl PendingStep {
         let output = self.results.wait().map_err(|source| ExecutorError::Step { step, source })?;
         let done = Instant::now();
         // A device that executes at once was done when the work was enqueued, however late it is asked.
-        let was_done = done - asked < AT_ONCE;
-        let end = if was_done { self.enqueued } else { done };
-        let start = free_since.map_or(self.started, |free| free.max(self.started));
-        let device_time_us = end.saturating_duration_since(start).as_micros() as u64;
-        Ok(StepOutput { device_time_us, ..output })
+        let device_time = if done - asked < AT_ONCE {
+            self.enqueued - self.started
+        } else {
+            done - free_since.map_or(self.started, |free| free.max(self.started))
+        };
+        Ok(StepOutput { device_time_us: device_time.as_micros() as u64, ..output })
     }
 }
 

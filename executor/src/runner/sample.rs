@@ -36,95 +36,136 @@ impl SampledRow {
     }
 }
 
-/// Scratch at most of [`sample`], and of [`edit`] within it.
+/// Scratch at most of [`Sampling::enqueue`].
 pub(super) fn sample_bytes(max_num_seqs: usize, vocab_size: usize) -> usize {
     let raw_logits = 4 * max_num_seqs * vocab_size;
     raw_logits + packed_bytes(6, 6 * max_num_seqs) + 3 * 4 * MAX_EDITS
 }
 
-/// Samples a token for each row of `logits` (`[num_sampled, vocab_size]`), counts it, keeps it as the input of the
-/// row's next step, and puts it and the log-probabilities asked for in `results`.
-///
-/// Log-probabilities are those of the raw logits, so the rows that want them are copied before anything is edited.
-/// Rows without penalties are passed over by slot -1: no row's result hangs on what its neighbours ask for.
-pub(super) fn sample(
-    kernels: &Kernels,
-    ctx: &mut StepCtx,
-    state: &RowState,
-    (steps, table): (&[RowStep], &RowTable),
-    logits: &Tensor,
-    (layout, results): (&ResultLayout, &Tensor),
-) -> Result<()> {
-    let part = kernels.sampling();
-    let rows: Vec<_> =
-        steps.iter().filter(|step| step.sample).map(|step| SampledRow::new(step, table)).collect();
-    let asking: Vec<_> = (0..rows.len() as i32).filter(|&i| rows[i as usize].wants_logprobs).collect();
-    let slot = |row: &SampledRow| row.row.0 as i32;
-
-    let mut upload = Upload::default();
-    let slots = upload.push(rows.iter().map(slot));
-    let positions = upload.push(rows.iter().map(|row| row.position as i32));
-    let penalized = upload.push(rows.iter().map(|row| if row.has_penalties { slot(row) } else { -1 }));
-    let in_order = upload.push(0..rows.len() as i32);
-    let asking_idx = upload.push(asking.iter().copied());
-    let idx = upload.send(ctx)?;
-    let at = |place| view(&idx, place);
-
-    let raw = ctx.alloc(DType::F32, &[asking.len(), logits.num_columns()])?;
-    if !asking.is_empty() {
-        kernels.norm().gather_rows(ctx, logits, &at(&asking_idx), &raw)?;
-    }
-    edit(kernels, ctx, state, &rows, logits)?;
-    let any_penalty = rows.iter().any(|row| row.has_penalties);
-    if any_penalty {
-        let rows = SamplingRows { logits, slots: &at(&penalized), positions: &at(&positions) };
-        part.penalize(ctx, &state.device, &rows)?;
-    }
-    let sampled = view(results, &layout.sampled);
-    let sampling_rows = SamplingRows { logits, slots: &at(&slots), positions: &at(&positions) };
-    part.sample(ctx, &state.device, &sampling_rows, &sampled)?;
-    if any_penalty {
-        part.count(ctx, &state.device, &at(&penalized), &sampled)?;
-    }
-    part.scatter(ctx, &sampled, &at(&in_order), &state.last_sampled, &at(&slots))?;
-    if asking.is_empty() {
-        return Ok(());
-    }
-    let chosen = ctx.alloc(DType::I32, &[asking.len()])?;
-    part.scatter(
-        ctx,
-        &sampled,
-        &at(&asking_idx),
-        &chosen,
-        &at(&(in_order.start..in_order.start + asking.len())),
-    )?;
-    let out = layout.logprobs.views(results, 0..asking.len());
-    part.logprobs(ctx, &raw, &chosen, &logprobs_out(&out))
+/// What is sampled for which rows.
+pub(super) struct Sampling<'a> {
+    pub(super) kernels: &'a Kernels,
+    pub(super) state: &'a RowState,
+    pub(super) table: &'a RowTable,
+    pub(super) steps: &'a [RowStep],
+    pub(super) layout: &'a ResultLayout,
 }
 
-/// Biases, and the end tokens that `min_tokens` forbids.
-fn edit(
-    kernels: &Kernels,
-    ctx: &mut StepCtx,
-    state: &RowState,
-    rows: &[SampledRow],
-    logits: &Tensor,
-) -> Result<()> {
-    let (mut places, mut values) = (Vec::new(), Vec::new());
-    for (i, row) in rows.iter().enumerate() {
-        for (token, value) in state.edits(row.row).values(row.forbid_end) {
-            places.push([i as i32, token as i32]);
-            values.push(value);
+/// The indices of a step's sampled rows, on the device.
+struct Indices {
+    /// Which rows ask for log-probabilities.
+    asking: Tensor,
+    /// `0..` as many as ask, and as many as sample.
+    asking_in_order: Tensor,
+    in_order: Tensor,
+    /// Places of the rows.
+    slots: Tensor,
+    /// The same, -1 for rows without penalties.
+    penalized_slots: Tensor,
+    positions: Tensor,
+}
+
+impl Sampling<'_> {
+    /// Samples a token for each row of `logits` (`[num_sampled, vocab_size]`), counts it, keeps it as the input of
+    /// the row's next step, and puts it and the log-probabilities asked for in `results`.
+    ///
+    /// Log-probabilities are those of the raw logits, so the rows that want them are copied before anything is
+    /// edited. Rows without penalties are passed over by slot -1: no row's result hangs on what its neighbours
+    /// ask for.
+    pub(super) fn enqueue(&self, ctx: &mut StepCtx, logits: &Tensor, results: &Tensor) -> Result<()> {
+        let sampled_steps = self.steps.iter().filter(|step| step.sample);
+        let rows: Vec<_> = sampled_steps.map(|step| SampledRow::new(step, self.table)).collect();
+        let idx = Indices::send(ctx, &rows)?;
+        let sampled = view(results, &self.layout.sampled);
+
+        let raw = ctx.alloc(DType::F32, &[idx.asking.num_elements(), logits.num_columns()])?;
+        if raw.num_rows() > 0 {
+            self.kernels.norm().gather_rows(ctx, logits, &idx.asking, &raw)?;
+        }
+        self.edit(ctx, &rows, logits)?;
+        self.draw(ctx, &rows, logits, &idx, &sampled)?;
+        match raw.num_rows() {
+            0 => Ok(()),
+            _ => self.logprobs(ctx, &raw, &idx, &sampled, results),
         }
     }
-    for (places, values) in places.chunks(MAX_EDITS).zip(values.chunks(MAX_EDITS)) {
-        ctx.scope(|ctx| {
-            let edits = ctx.alloc(DType::I32, &[places.len(), 2])?;
-            let added = ctx.alloc(DType::F32, &[values.len()])?;
-            ctx.write(&edits, places)?;
-            ctx.write(&added, values)?;
-            kernels.sampling().add_bias(ctx, logits, &edits, &added)
-        })?;
+
+    fn draw(
+        &self,
+        ctx: &mut StepCtx,
+        rows: &[SampledRow],
+        logits: &Tensor,
+        idx: &Indices,
+        sampled: &Tensor,
+    ) -> Result<()> {
+        let (part, state) = (self.kernels.sampling(), &self.state.device);
+        let positions = &idx.positions;
+        let any_penalty = rows.iter().any(|row| row.has_penalties);
+        if any_penalty {
+            let penalized = SamplingRows { logits, slots: &idx.penalized_slots, positions };
+            part.penalize(ctx, state, &penalized)?;
+        }
+        part.sample(ctx, state, &SamplingRows { logits, slots: &idx.slots, positions }, sampled)?;
+        if any_penalty {
+            part.count(ctx, state, &idx.penalized_slots, sampled)?;
+        }
+        part.scatter(ctx, sampled, &idx.in_order, &self.state.last_sampled, &idx.slots)
     }
-    Ok(())
+
+    fn logprobs(
+        &self,
+        ctx: &mut StepCtx,
+        raw: &Tensor,
+        idx: &Indices,
+        sampled: &Tensor,
+        results: &Tensor,
+    ) -> Result<()> {
+        let part = self.kernels.sampling();
+        let chosen = ctx.alloc(DType::I32, &[raw.num_rows()])?;
+        part.scatter(ctx, sampled, &idx.asking, &chosen, &idx.asking_in_order)?;
+        let out = self.layout.logprobs.views(results, 0..raw.num_rows());
+        part.logprobs(ctx, raw, &chosen, &logprobs_out(&out))
+    }
+
+    /// Biases, and the end tokens that `min_tokens` forbids.
+    fn edit(&self, ctx: &mut StepCtx, rows: &[SampledRow], logits: &Tensor) -> Result<()> {
+        let (mut places, mut values) = (Vec::new(), Vec::new());
+        for (i, row) in rows.iter().enumerate() {
+            for (token, value) in self.state.edits(row.row).values(row.forbid_end) {
+                places.push([i as i32, token as i32]);
+                values.push(value);
+            }
+        }
+        for (places, values) in places.chunks(MAX_EDITS).zip(values.chunks(MAX_EDITS)) {
+            ctx.scope(|ctx| {
+                let edits = ctx.alloc(DType::I32, &[places.len(), 2])?;
+                let added = ctx.alloc(DType::F32, &[values.len()])?;
+                ctx.write(&edits, places)?;
+                ctx.write(&added, values)?;
+                self.kernels.sampling().add_bias(ctx, logits, &edits, &added)
+            })?;
+        }
+        Ok(())
+    }
+}
+
+impl Indices {
+    fn send(ctx: &mut StepCtx, rows: &[SampledRow]) -> Result<Self> {
+        let num_rows = rows.len() as i32;
+        let asking: Vec<i32> = (0..num_rows).filter(|&i| rows[i as usize].wants_logprobs).collect();
+        let slot = |row: &SampledRow| row.row.0 as i32;
+        let mut upload = Upload::default();
+        let places = [
+            upload.push(asking.iter().copied()),
+            upload.push(0..asking.len() as i32),
+            upload.push(0..num_rows),
+            upload.push(rows.iter().map(slot)),
+            upload.push(rows.iter().map(|row| if row.has_penalties { slot(row) } else { -1 })),
+            upload.push(rows.iter().map(|row| row.position as i32)),
+        ];
+        let packed = upload.send(ctx)?;
+        let [asking, asking_in_order, in_order, slots, penalized_slots, positions] =
+            places.map(|place| view(&packed, &place));
+        Ok(Self { asking, asking_in_order, in_order, slots, penalized_slots, positions })
+    }
 }

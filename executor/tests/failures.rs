@@ -1,0 +1,107 @@
+//! What happens when a step, a batch or a device fails.
+
+mod common;
+
+use std::error::Error as _;
+use std::sync::Arc;
+
+use common::{Dice, Job, Schedule, checkpoint, next_step, plan, request, run, start};
+use quire_executor::{
+    AddedRow, BatchError, Executor, ExecutorError, LocalExecutor, PlannedRow, RowId, RowSampling, StepBatch,
+    WorkerConfig,
+};
+use quire_kernels::reference;
+
+fn batch(token_id: u32) -> StepBatch {
+    let row = RowId(0);
+    StepBatch {
+        step: next_step(),
+        added: vec![AddedRow {
+            row,
+            epoch: 0,
+            token_ids: vec![token_id, 7],
+            num_prompt_tokens: 2,
+            num_computed_tokens: 0,
+            block_table: vec![0],
+            sampling: RowSampling { repetition_penalty: 1.1, ..RowSampling::default() },
+        }],
+        rows: vec![PlannedRow {
+            row,
+            epoch: 0,
+            num_tokens: 2,
+            num_draft_tokens: 0,
+            new_blocks: vec![],
+            sample: true,
+        }],
+        ..StepBatch::default()
+    }
+}
+
+#[test]
+fn br_36_a_bad_batch_fails_every_open_step_until_reset() {
+    let mut executor = start(reference::kernels(), &request(16, 20));
+    let job = Job { prompt: Dice(1).prompt(5), sampling: RowSampling::default(), num_new: 4 };
+    let before = run(&mut executor, std::slice::from_ref(&job), &Schedule::plain());
+
+    let first = executor.submit(batch(common::VOCAB_SIZE as u32)).unwrap();
+    let second = executor.submit(StepBatch { step: next_step(), ..StepBatch::default() }).unwrap();
+    let error = executor.collect(first).unwrap_err();
+    let ExecutorError::Batch { source, .. } = &error else { panic!("{error:?}") };
+    assert_eq!(*source, BatchError::TokenId { row: RowId(0), token_id: 288, vocab_size: 288 });
+    assert_eq!(error.source().unwrap().to_string(), "row 0 holds token 288, the vocabulary has 288");
+    assert!(matches!(executor.collect(second), Err(ExecutorError::Dropped { .. })));
+    assert!(matches!(executor.submit(batch(1)), Err(ExecutorError::Dropped { .. })));
+
+    executor.reset().unwrap();
+    assert_eq!(run(&mut executor, &[job], &Schedule::plain()), before, "after a reset it works as before");
+}
+
+#[test]
+fn tickets_are_collected_in_order_and_no_more_than_two_are_open() {
+    let mut executor = start(reference::kernels(), &request(16, 20));
+    let empty = || StepBatch { step: next_step(), ..StepBatch::default() };
+    let first = executor.submit(empty()).unwrap();
+    let second = executor.submit(empty()).unwrap();
+    assert!(matches!(
+        executor.submit(empty()),
+        Err(ExecutorError::TooManyInFlight { open: 2, max_in_flight: 2 })
+    ));
+    let expected = first.step;
+    let error = executor.collect(second).unwrap_err();
+    assert!(matches!(error, ExecutorError::OutOfOrder { expected: Some(step), .. } if step == expected));
+    executor.collect(first).unwrap();
+}
+
+#[test]
+fn masks_are_refused_as_not_built() {
+    let mut executor = start(reference::kernels(), &request(16, 20));
+    let ticket = executor.submit(StepBatch { step: next_step(), ..StepBatch::default() }).unwrap();
+    let error = executor.provide_masks(&ticket, Default::default()).unwrap_err();
+    assert_eq!(error.to_string(), "token masks of gated rows are not built yet");
+}
+
+#[test]
+fn a_model_that_does_not_load_is_an_error_and_no_hang() {
+    let kernels = reference::kernels();
+    let plan = plan(&kernels, &checkpoint(), &request(16, 20));
+    let config = |load| WorkerConfig {
+        kernels: kernels.clone(),
+        plan: plan.clone(),
+        probe: Arc::new(quire_executor::process_resident_bytes),
+        load,
+    };
+    let missing = config(Box::new(|_| {
+        Err(quire_models::Error::UnknownArchitecture { given: "Nope".into(), known: vec!["Llama".into()] })
+    }));
+    assert!(matches!(LocalExecutor::start(missing), Err(ExecutorError::Load(_))));
+    let panics = config(Box::new(|_| panic!("no such weight")));
+    let error = LocalExecutor::start(panics).err().unwrap();
+    assert_eq!(error.to_string(), "the worker has stopped: no such weight");
+}
+
+#[test]
+fn a_batch_is_plain_data() {
+    let batch = batch(3);
+    let text = serde_json::to_string(&batch).unwrap();
+    assert_eq!(serde_json::from_str::<StepBatch>(&text).unwrap(), batch);
+}

@@ -1,0 +1,156 @@
+//! What single rows ask for: log-probabilities, minimum lengths, shared prefixes, copied blocks.
+
+mod common;
+
+use common::{Dice, Job, Schedule, backends, next_step, request, run, start};
+use quire_executor::{AddedRow, Executor, LocalExecutor, PlannedRow, RowId, RowSampling, StepBatch};
+
+fn greedy(prompt: Vec<u32>, num_new: usize) -> Job {
+    Job { prompt, sampling: RowSampling::default(), num_new }
+}
+
+fn tokens(executor: &mut LocalExecutor, job: &Job) -> Vec<u32> {
+    run(executor, std::slice::from_ref(job), &Schedule::plain()).remove(0).token_ids
+}
+
+#[test]
+fn a_text_has_the_same_log_probabilities_generated_or_given() {
+    for (_, kernels) in backends() {
+        let mut executor = start(kernels(), &request(16, 20));
+        let mut job = greedy(Dice(1).prompt(10), 30);
+        job.sampling = RowSampling { temperature: 1.0, seed: 3, logprobs: Some(4), ..job.sampling };
+        let generated = run(&mut executor, std::slice::from_ref(&job), &Schedule::plain()).remove(0);
+
+        let mut again = greedy([&job.prompt[..], &generated.token_ids].concat(), 1);
+        again.sampling.prompt_logprobs = Some(4);
+        let schedule = Schedule { chunk: 13, ..Schedule::plain() };
+        let given = run(&mut executor, std::slice::from_ref(&again), &schedule).remove(0);
+        assert_eq!(given.prompt_logprobs[9..], generated.logprobs);
+        for entry in &generated.logprobs {
+            let better = entry.top.iter().filter(|(_, logprob)| *logprob >= entry.logprob).count();
+            assert!(entry.logprob.is_finite() && (entry.rank as usize == better || better == 4), "{entry:?}");
+        }
+    }
+}
+
+#[test]
+fn br_30_min_tokens_counts_output_alone() {
+    for (_, kernels) in backends() {
+        let mut executor = start(kernels(), &request(16, 20));
+        let mut job = greedy(Dice(2).prompt(50), 12);
+        job.sampling.logit_bias = vec![(2, 1000.0)];
+        assert_eq!(tokens(&mut executor, &job)[..2], [2, 2], "the end token is the best one always");
+        job.sampling.end_token_ids = vec![2, 287];
+        job.sampling.min_tokens = 9;
+        let given = tokens(&mut executor, &job);
+        assert!(given[..9].iter().all(|id| ![2, 287].contains(id)), "{given:?}");
+        assert_eq!(given[9..], [2, 2, 2]);
+    }
+}
+
+#[test]
+fn br_32_tiny_temperatures_are_greedy() {
+    for (_, kernels) in backends() {
+        let mut executor = start(kernels(), &request(16, 20));
+        let mut job = greedy(Dice(7).prompt(12), 8);
+        let expected = tokens(&mut executor, &job);
+        for temperature in [1e-7, 1e-4] {
+            for top_p in [1.0, 1e-4] {
+                job.sampling = RowSampling { temperature, top_p, seed: 5, ..RowSampling::default() };
+                assert_eq!(tokens(&mut executor, &job), expected, "temperature {temperature}, top_p {top_p}");
+            }
+        }
+    }
+}
+
+#[test]
+fn br_36_penalties_read_the_prompt_and_leave_neighbours_alone() {
+    for (_, kernels) in backends() {
+        let mut executor = start(kernels(), &request(16, 40));
+        let prompt: Vec<u32> = vec![0, 287, 287, 1];
+        let mut penalized = greedy(prompt.clone(), 20);
+        penalized.sampling.repetition_penalty = 1.1;
+        let jobs = [greedy(prompt, 20), penalized];
+        let alone = common::run_alone(&mut executor, &jobs);
+        assert_eq!(run(&mut executor, &jobs, &Schedule::plain()), alone);
+    }
+}
+
+fn added(row: u32, ids: &[u32], num_computed: usize, block_table: &[u32]) -> AddedRow {
+    AddedRow {
+        row: RowId(row),
+        epoch: 0,
+        token_ids: ids.to_vec(),
+        num_prompt_tokens: ids.len() as u32,
+        num_computed_tokens: num_computed as u32,
+        block_table: block_table.to_vec(),
+        sampling: RowSampling { logprobs: Some(2), ..RowSampling::default() },
+    }
+}
+
+fn planned(row: u32, num_tokens: usize) -> PlannedRow {
+    PlannedRow {
+        row: RowId(row),
+        epoch: 0,
+        num_tokens: num_tokens as u32,
+        num_draft_tokens: 0,
+        new_blocks: vec![],
+        sample: true,
+    }
+}
+
+/// Runs one step; what the last of its rows gave.
+fn step(executor: &mut LocalExecutor, mut batch: StepBatch) -> quire_executor::RowOutput {
+    batch.step = next_step();
+    let ticket = executor.submit(batch).unwrap();
+    executor.collect(ticket).unwrap().rows.pop().unwrap_or_default()
+}
+
+#[test]
+fn br_17_a_prefix_hit_gives_what_a_miss_gives() {
+    for (_, kernels) in backends() {
+        let mut executor = start(kernels(), &request(16, 20));
+        let longer = Dice(8).prompt(40);
+        let rows = vec![planned(0, 40)];
+        step(
+            &mut executor,
+            StepBatch { added: vec![added(0, &longer, 0, &[9, 3, 5])], rows, ..StepBatch::default() },
+        );
+        for len in [15, 16, 17, 32, 33] {
+            let ids = &longer[..len];
+            let hit = (len - 1) / 16 * 16;
+            let table: Vec<u32> = [9, 3].into_iter().take(hit / 16).chain([11, 12, 13]).collect();
+            let mut run = |num_computed: usize, table: &[u32]| {
+                let added = vec![added(1, ids, num_computed, table)];
+                let rows = vec![planned(1, len - num_computed)];
+                let output = step(&mut executor, StepBatch { added, rows, ..StepBatch::default() });
+                step(&mut executor, StepBatch { released: vec![RowId(1)], ..StepBatch::default() });
+                output
+            };
+            let miss = run(0, &[14, 15, 16]);
+            assert_eq!(run(hit, &table), miss, "{len} tokens, {hit} of them cached");
+        }
+    }
+}
+
+#[test]
+fn a_fork_goes_on_in_its_copy_of_a_block() {
+    for (_, kernels) in backends() {
+        let mut executor = start(kernels(), &request(16, 20));
+        let ids = Dice(9).prompt(20);
+        let rows = vec![planned(0, 20)];
+        let alone = step(
+            &mut executor,
+            StepBatch { added: vec![added(0, &ids, 0, &[2, 4])], rows, ..StepBatch::default() },
+        );
+        // The fork shares block 2 and copies the partial block 4; its parent writes to 4 in the same step.
+        let batch = StepBatch {
+            added: vec![added(1, &ids, 19, &[2, 6])],
+            block_copies: vec![(4, 6)],
+            rows: vec![planned(0, 1), planned(1, 1)],
+            ..StepBatch::default()
+        };
+        let fork = step(&mut executor, batch);
+        assert_eq!((fork.token_ids, fork.logprobs), (alone.token_ids, alone.logprobs));
+    }
+}
