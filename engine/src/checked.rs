@@ -329,7 +329,7 @@ mod tests {
             "stop_token_ids is 100: expected ids below the vocabulary's size, 100",
         );
         check(
-            |p| drop(p.logit_bias.insert(1 << 20, 1.0)),
+            |p| p.logit_bias = [(1 << 20, 1.0)].into(),
             "logit_bias is 1048576: expected ids below the vocabulary's size, 100",
         );
     }

@@ -27,8 +27,8 @@ pub struct EngineParts {
     pub config: EngineConfig,
     /// The model's architecture, to be told.
     pub architecture: String,
-    /// The tokenizer.
-    pub tokenizer: Tokenizer,
+    /// The tokenizer; without one there are tokens only.
+    pub tokenizer: Option<Tokenizer>,
     /// The source of the chat template.
     pub chat_template: Option<String>,
     /// Tokens that end a text.
@@ -67,10 +67,12 @@ impl Engine {
         } = parts;
         let scheduler = scheduler(&config, policy, executor.as_ref())?;
         let template = chat_template
-            .map(|source| ChatTemplate::at_start(&source, tokenizer.named_tokens().clone()))
+            .zip(tokenizer.as_ref())
+            .map(|(source, tokenizer)| ChatTemplate::at_start(&source, tokenizer.named_tokens().clone()))
             .transpose()?;
-        let tokenizer = Arc::new(tokenizer);
+        let decoder = TextDecoder::new(tokenizer.map(Arc::new));
         let max_model_len = scheduler.effective_config().max_model_len as usize;
+        let config = config.fitted(max_model_len);
         let vocab_size = executor.capacity().vocab_size;
         let model = ModelInfo {
             name: config.served_model_name.clone(),
@@ -84,7 +86,7 @@ impl Engine {
         };
         let clock = Clock::start();
         let frontend = Frontend {
-            tokenizer: Arc::clone(&tokenizer),
+            decoder: decoder.clone(),
             template,
             limits: ParamLimits { vocab_size, max_logprobs: config.max_logprobs, eos },
             max_model_len,
@@ -98,7 +100,7 @@ impl Engine {
             scheduler,
             executor,
             order,
-            decoder: TextDecoder::new(tokenizer),
+            decoder,
             clock,
             max_num_waiting: config.max_num_waiting,
         });

@@ -56,7 +56,10 @@ pub enum Error {
     },
     /// The device failed; the engine goes on, the requests that ran do not.
     #[error("the device failed")]
-    Executor(#[from] quire_executor::ExecutorError),
+    Executor(#[source] quire_executor::ExecutorError),
+    /// The model does not fit into the memory.
+    #[error(transparent)]
+    Memory(quire_executor::MemoryError),
     /// The executor answered a step with something that does not belong to it: a bug of the executor.
     #[error("the output of step {step} cannot be used: {reason}")]
     StepOutput {
@@ -71,9 +74,6 @@ pub enum Error {
     /// The model cannot be loaded.
     #[error("the model cannot be loaded")]
     Model(#[source] Arc<quire_models::Error>),
-    /// The backend refused to serve the model.
-    #[error("the backend failed")]
-    Kernels(#[from] quire_kernels::Error),
     /// The engine has ended.
     #[error("the engine has stopped: {reason}")]
     Stopped {
@@ -85,6 +85,17 @@ pub enum Error {
 impl From<quire_models::Error> for Error {
     fn from(error: quire_models::Error) -> Self {
         Self::Model(Arc::new(error))
+    }
+}
+
+impl From<quire_executor::ExecutorError> for Error {
+    /// What an executor fails at while it is made is told as what it is.
+    fn from(error: quire_executor::ExecutorError) -> Self {
+        match error {
+            quire_executor::ExecutorError::Load(error) => Self::Model(error),
+            quire_executor::ExecutorError::Memory(error) => Self::Memory(error),
+            error => Self::Executor(error),
+        }
     }
 }
 
@@ -199,6 +210,9 @@ pub enum PromptError {
         /// Its type.
         kind: String,
     },
+    /// A text for a model without a tokenizer.
+    #[error("the model has no tokenizer: give token ids")]
+    NoTokenizer,
     /// The tokenizer refused the text.
     #[error("the text cannot be tokenized: {message}")]
     Tokenizer {

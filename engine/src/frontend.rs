@@ -3,7 +3,6 @@
 
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::time::SystemTime;
 
 use quire_executor::RowSampling;
@@ -21,7 +20,7 @@ use crate::{Error, PromptError, Result};
 
 /// Checks requests and turns them into what the scheduler and the device understand.
 pub(crate) struct Frontend {
-    pub(crate) tokenizer: Arc<Tokenizer>,
+    pub(crate) decoder: TextDecoder,
     pub(crate) template: Option<ChatTemplate>,
     pub(crate) limits: ParamLimits,
     pub(crate) max_model_len: usize,
@@ -70,7 +69,7 @@ impl Frontend {
         if let Some(&given) = token_ids.iter().find(|&&id| id as usize >= vocab_size) {
             return Err(Error::TokenId { given, vocab_size });
         }
-        guarded("detokenizing", || Ok(self.tokenizer.decode(token_ids).map_err(tokenizer_error)?))
+        guarded("detokenizing", || Ok(self.tokenizer()?.decode(token_ids).map_err(tokenizer_error)?))
     }
 
     fn try_prepare(&self, request: Request, arrival: Time) -> Result<Prepared> {
@@ -82,8 +81,7 @@ impl Frontend {
             target: "quire::engine",
             request_id = %request.id, num_prompt_tokens = token_ids.len(), seed, "tokenized"
         );
-        let decoder = TextDecoder::new(Arc::clone(&self.tokenizer));
-        let detokenizer = decoder.detokenizer(&token_ids, params.skip_special_tokens());
+        let detokenizer = self.decoder.detokenizer(&token_ids, params.skip_special_tokens());
         let salt = self.salt(&request.tenant, &request.cache_salt, params.prompt_logprobs().is_some());
         let sequence = NewSequence {
             hashes: Some(self.hasher.hash(&token_ids, salt)),
@@ -130,9 +128,8 @@ impl Frontend {
     fn tokenize_chat(&self, chat: &ChatPrompt) -> Result<TokenizedPrompt, PromptError> {
         let now = SystemTime::now();
         let text = match (&chat.chat_template, &self.template) {
-            (Some(source), _) => {
-                ChatTemplate::of_request(source, self.tokenizer.named_tokens().clone())?.render(chat, now)?
-            }
+            (Some(source), _) => ChatTemplate::of_request(source, self.tokenizer()?.named_tokens().clone())?
+                .render(chat, now)?,
             (None, Some(template)) => template.render(chat, now)?,
             (None, None) => return Err(PromptError::NoTemplate),
         };
@@ -147,14 +144,18 @@ impl Frontend {
 
     /// The token that the tokenizer puts in front of every text, if it does.
     fn added_bos(&self) -> Result<Option<u32>, PromptError> {
-        let Some(bos) = &self.tokenizer.named_tokens().bos else { return Ok(None) };
-        let bos = self.tokenizer.inner().token_to_id(bos);
+        let Some(bos) = &self.tokenizer()?.named_tokens().bos else { return Ok(None) };
+        let bos = self.tokenizer()?.inner().token_to_id(bos);
         Ok(self.encode("", true)?.first().copied().filter(|&first| Some(first) == bos))
     }
 
     fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, PromptError> {
         let options = EncodeOptions { add_special_tokens, special_tokens: SpecialTokens::Recognized };
-        self.tokenizer.encode(text, options).map_err(tokenizer_error)
+        self.tokenizer()?.encode(text, options).map_err(tokenizer_error)
+    }
+
+    fn tokenizer(&self) -> Result<&Tokenizer, PromptError> {
+        self.decoder.tokenizer().ok_or(PromptError::NoTokenizer)
     }
 
     /// One rule for every way in: a prompt leaves room for a token, in the context and in the KV pool.

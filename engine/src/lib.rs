@@ -10,10 +10,12 @@ mod engine;
 mod error;
 mod frontend;
 mod llm;
+mod load;
 mod output;
 mod params;
 mod progress;
 mod prompt;
+mod report;
 mod request;
 mod seeds;
 mod stats;
@@ -29,6 +31,7 @@ pub use config::{
 pub use engine::EngineParts;
 pub use error::{Error, ErrorKind, PromptError, Result};
 pub use llm::Llm;
+pub use load::{EngineBuilder, EnginePlan, PoolDefault};
 pub use output::{
     CompletionOutput, Delta, FinishReason, RequestEvent, RequestMetrics, RequestOutput, StopReason,
     TokenLogprob, TokenLogprobs,

@@ -49,34 +49,6 @@ pub enum ConfigError {
         /// The model's own limit.
         model: usize,
     },
-    /// The KV pool cannot hold one sequence of the longest length.
-    #[error(
-        "max_model_len is {max_model_len}, which needs {need} blocks of the kv cache, {have} present: expected at most \
-         {largest}, or more kv cache memory, or max_model_len = auto"
-    )]
-    PoolTooSmall {
-        /// The setting.
-        max_model_len: usize,
-        /// Blocks that one such sequence needs.
-        need: usize,
-        /// Blocks of the pool.
-        have: usize,
-        /// The longest length that fits.
-        largest: usize,
-    },
-    /// Memory does not suffice for a single block.
-    #[error(
-        "weights, scratch and row state take {fixed_bytes} bytes of the {budget_bytes} allowed: nothing is left for the \
-         kv cache, expected gpu_memory_utilization higher or max_num_batched_tokens = {max_num_batched_tokens} lower"
-    )]
-    NoMemory {
-        /// What is needed before the first block.
-        fixed_bytes: u64,
-        /// What may be used.
-        budget_bytes: u64,
-        /// The setting that the scratch grows with.
-        max_num_batched_tokens: usize,
-    },
     /// A setting that the scheduler refuses.
     #[error(transparent)]
     Scheduler(#[from] quire_scheduler::ConfigError),

@@ -4,7 +4,8 @@ use std::fmt;
 use std::ops::Deref;
 use std::path::PathBuf;
 
-use quire_models::LoadFormat;
+use quire_kernels::DType;
+use quire_models::{LoadFormat, LoadOptions, WeightDType};
 
 use super::value::SettingValue;
 use super::{Bytes, ConfigError, DTypeChoice, MaxModelLen, PreemptionMode, Setting, Source};
@@ -192,6 +193,26 @@ impl EngineOptions {
             }
         }
         Ok(options)
+    }
+
+    /// How the model's files are to be read.
+    ///
+    /// # Errors
+    ///
+    /// [`ConfigError::NotBuilt`] for a dtype that weights cannot be computed in.
+    pub fn load_options(&self) -> Result<LoadOptions, ConfigError> {
+        let values = self.clone().with_defaults().values;
+        let dtype = match values.dtype {
+            DTypeChoice::Auto => None,
+            DTypeChoice::DType(DType::F32) => Some(WeightDType::Float32),
+            DTypeChoice::DType(DType::F16) => Some(WeightDType::Float16),
+            DTypeChoice::DType(DType::BF16) => Some(WeightDType::BFloat16),
+            DTypeChoice::DType(other) => {
+                let expected = "auto, float32, float16 or bfloat16";
+                return Err(ConfigError::NotBuilt { field: "dtype", given: other.to_string(), expected });
+            }
+        };
+        Ok(LoadOptions { load_format: values.load_format, dtype, seed: values.seed })
     }
 
     /// The model asked for, if one was.

@@ -2,10 +2,9 @@
 
 use std::path::Path;
 
-use quire_kernels::DType;
 use quire_models::LoadFormat;
 
-use super::{ConfigError, DTypeChoice, EngineConfig, EngineOptions, MaxModelLen, PreemptionMode, Source};
+use super::{ConfigError, EngineConfig, EngineOptions, MaxModelLen, PreemptionMode, Source};
 
 /// What the model's files say about settings.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -15,7 +14,7 @@ pub struct ModelFacts {
 }
 
 impl EngineConfig {
-    /// Completes and checks the options. The size of the KV pool is not known yet: see [`fit`](Self::fit).
+    /// Completes and checks the options. The size of the KV pool is not known yet: see [`fitted`](Self::fitted).
     ///
     /// # Errors
     ///
@@ -41,29 +40,19 @@ impl EngineConfig {
         }
     }
 
-    /// Whether `max_model_len` was left to the memory there is.
-    fn fits_to_memory(&self) -> bool {
+    /// Whether `max_model_len` is `auto`: then it is what fits into the KV pool, up to this.
+    pub fn is_fitted_to_memory(&self) -> bool {
         self.sources.max_model_len == Source::Memory
     }
 
-    /// Checks the pool against the longest sequence, or fits the longest sequence to the pool where `max_model_len`
-    /// is `auto`.
-    ///
-    /// # Errors
-    ///
-    /// [`ConfigError::PoolTooSmall`], which names the longest length that fits.
-    pub fn fit(mut self, num_blocks: usize) -> Result<Self, ConfigError> {
-        let largest = num_blocks.saturating_mul(self.block_size);
-        let max_model_len = self.max_model_len();
-        if max_model_len <= largest || self.num_gpu_blocks_override.is_some() {
-            return Ok(self);
+    /// With the length that the device was planned for, so that one number holds everywhere.
+    #[must_use]
+    pub fn fitted(mut self, max_model_len: usize) -> Self {
+        if max_model_len < self.max_model_len() {
+            self.values.max_model_len = MaxModelLen::Tokens(max_model_len);
+            self.sources.max_model_len = Source::Memory;
         }
-        if self.fits_to_memory() && largest >= 2 {
-            self.values.max_model_len = MaxModelLen::Tokens(largest);
-            return Ok(self);
-        }
-        let need = max_model_len.div_ceil(self.block_size);
-        Err(ConfigError::PoolTooSmall { max_model_len, need, have: num_blocks, largest })
+        self
     }
 
     fn name_model(&mut self) {
@@ -121,9 +110,6 @@ impl EngineConfig {
                 quantization.clone(),
                 "none or gguf: it is read from the model",
             );
-        }
-        if let DTypeChoice::DType(dtype @ (DType::F8E4M3 | DType::F8E5M2)) = self.dtype {
-            return not_built("dtype", dtype.to_string(), "auto, float32, float16 or bfloat16");
         }
         Ok(())
     }
@@ -225,16 +211,12 @@ mod tests {
     }
 
     #[test]
-    fn a_small_pool_is_an_error_or_shortens_an_automatic_length() {
-        let fixed = EngineConfig::resolve(options(), FACTS).unwrap();
-        let error = fixed.fit(8).unwrap_err();
-        assert_eq!(
-            error,
-            ConfigError::PoolTooSmall { max_model_len: 2048, need: 128, have: 8, largest: 128 }
-        );
+    fn an_automatic_length_is_what_fits() {
         let auto = EngineConfig::resolve(options().max_model_len(MaxModelLen::Auto), FACTS).unwrap();
-        assert_eq!(auto.fit(8).unwrap().max_model_len(), 128);
-        let forced = EngineConfig::resolve(options().num_gpu_blocks_override(Some(8)), FACTS).unwrap();
-        assert_eq!(forced.fit(8).unwrap().max_model_len(), 2048);
+        assert!(auto.is_fitted_to_memory());
+        assert_eq!(auto.fitted(128).max_model_len(), 128);
+        let of_model = EngineConfig::resolve(options(), FACTS).unwrap();
+        assert!(!of_model.is_fitted_to_memory());
+        assert_eq!(of_model.fitted(4096).max_model_len(), 2048);
     }
 }

@@ -63,11 +63,6 @@ impl ChatTemplate {
         if prompt.continue_final_message { cut_after_final_message(text, prompt) } else { Ok(text) }
     }
 
-    /// The tokens with a role, which templates refer to.
-    pub(crate) fn tokens(&self) -> &NamedTokens {
-        &self.tokens
-    }
-
     fn compile(source: &str, tokens: NamedTokens) -> Result<Self, Error> {
         let mut environment = Environment::new();
         environment.set_trim_blocks(true);
