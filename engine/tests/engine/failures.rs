@@ -1,0 +1,91 @@
+//! Devices that fail, and the end of an engine.
+
+use std::time::Duration;
+
+use quire_engine::{Error, ErrorKind, Request, RequestEvent, SamplingParams};
+
+use crate::rig::{RigSpec, drain, noise, noise_output};
+
+fn greedy(max_tokens: u64) -> SamplingParams {
+    SamplingParams { ignore_eos: false, ..SamplingParams::greedy(max_tokens) }
+}
+
+#[test]
+fn a_failed_step_ends_its_requests_and_the_engine_goes_on() {
+    for spec in [RigSpec::default(), RigSpec::default().plain()] {
+        let spec = RigSpec { options: spec.options.clone().max_num_seqs(2), ..spec };
+        let rig = spec.start(noise);
+        rig.control.fail_step(3);
+        let prompts: Vec<Vec<u32>> = (0..6).map(|i| vec![100 + i; 9]).collect();
+        let requests = prompts.iter().map(|prompt| Request::new(prompt.clone(), greedy(20))).collect();
+        let results = rig.llm.generate_each(requests);
+        let num_failed = results.iter().filter(|result| result.is_err()).count();
+        assert!((1..=2).contains(&num_failed), "those of the open steps: {num_failed}");
+        for (prompt, result) in prompts.iter().zip(results) {
+            match result {
+                Ok(output) => assert_eq!(output.outputs[0].token_ids, noise_output(prompt, 20)),
+                Err(error) => {
+                    assert!(matches!(error, Error::Executor(_)), "{error:?}");
+                    assert_eq!(error.kind(), ErrorKind::Internal);
+                }
+            }
+        }
+        assert_eq!(rig.control.num_resets(), 1);
+        rig.check_idle();
+        rig.check_alive();
+    }
+}
+
+#[test]
+fn the_prefix_cache_is_empty_after_a_failure() {
+    let rig = RigSpec::default().start(noise);
+    let run = || rig.llm.generate([vec![9_u32; 40]], &greedy(3)).unwrap().remove(0).num_cached_tokens;
+    assert_eq!(run(), 0);
+    assert!(run() > 0);
+    let next_step = rig.control.batches().last().unwrap().step + 1;
+    rig.control.fail_step(next_step);
+    assert!(rig.llm.generate(["x"], &greedy(3)).is_err());
+    assert_eq!(run(), 0);
+}
+
+#[test]
+fn a_device_that_does_not_come_back_ends_the_engine_with_an_answer() {
+    let rig = RigSpec::default().start(noise);
+    rig.control.fail_step(2);
+    rig.control.fail_resets(1);
+    let error = rig.llm.generate(vec!["x"; 20], &greedy(20)).unwrap_err();
+    assert!(matches!(error.kind(), ErrorKind::Internal | ErrorKind::Unavailable), "{error:?}");
+    let error = rig.llm.generate(["x"], &greedy(1)).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::Unavailable);
+    let cause = std::error::Error::source(&error).unwrap().to_string();
+    assert!(cause.contains("did not come back"), "{cause}");
+}
+
+#[test]
+fn streams_that_outlive_the_engine_end() {
+    let rig = RigSpec::default().start(|_, _| 50);
+    let params = SamplingParams { max_tokens: None, ..SamplingParams::default() };
+    rig.control.set_delay(Duration::from_millis(5));
+    let mut stream = rig.llm.stream(Request::new("x", params)).unwrap();
+    drop(rig);
+    let last = std::iter::from_fn(|| stream.blocking_next()).last();
+    assert!(
+        matches!(last, Some(RequestEvent::Failed(Error::Stopped { .. }) | RequestEvent::Finished(_))),
+        "{last:?}"
+    );
+}
+
+#[test]
+fn names_of_requests_need_not_be_unique() {
+    let rig = RigSpec::default().start(noise);
+    let request = |id: u32| Request {
+        id: quire_engine::RequestId::new("same"),
+        ..Request::new(vec![id; 5], greedy(20))
+    };
+    let streams = [100, 101].map(|id| (id, rig.llm.stream(request(id)).unwrap()));
+    for (id, stream) in streams {
+        let (_, output) = drain(stream);
+        assert_eq!(output.request_id.as_str(), "same");
+        assert_eq!(output.outputs[0].token_ids, noise_output(&[id; 5], 20));
+    }
+}

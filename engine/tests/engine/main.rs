@@ -1,0 +1,9 @@
+//! The engine as its users see it: on a scripted executor, and on a tiny model.
+
+mod cancellation;
+mod failures;
+mod limits;
+mod loops;
+mod model;
+mod rig;
+mod text;
