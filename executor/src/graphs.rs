@@ -46,6 +46,11 @@ impl GraphCache {
         Self { sizes: None, graphs: HashMap::new() }
     }
 
+    /// How many steps were recorded.
+    pub(crate) fn len(&self) -> usize {
+        self.graphs.len()
+    }
+
     /// The padded size of a decode step, where it is to be recorded.
     pub(crate) fn round_up(&self, num_rows: usize) -> Option<usize> {
         self.sizes.and_then(|sizes| sizes.round_up(num_rows))

@@ -145,6 +145,11 @@ impl ModelRunner {
         self.ctx.peak_scratch_bytes()
     }
 
+    /// How many shapes of decode steps were recorded so far.
+    pub fn num_recorded_steps(&self) -> usize {
+        self.graphs.len()
+    }
+
     /// Checks a batch and enqueues its work.
     ///
     /// # Errors

@@ -8,7 +8,7 @@ use quire_executor::{
     AddedRow, Executor, LocalExecutor, MaxModelLen, MemoryPlan, MemoryRequest, ModelSizes, PlannedRow,
     PoolSize, RowId, RowSampling, StepBatch, StepOutput, Ticket, TokenLogprobs, WorkerConfig,
 };
-use quire_kernels::{DType, Kernels};
+use quire_kernels::{DType, Kernels, reference, testing};
 use quire_models::testing::TinyModel;
 use quire_models::{Architecture, Checkpoint, Llama, LoadOptions, Loader};
 
@@ -53,7 +53,11 @@ pub(crate) fn start(kernels: Kernels, request: &MemoryRequest) -> LocalExecutor 
 
 /// The backends that every test runs on.
 pub(crate) fn backends() -> Vec<(&'static str, fn() -> Kernels)> {
-    vec![("reference", quire_kernels::reference::kernels)]
+    vec![
+        ("reference", reference::kernels),
+        ("deferred", || testing::deferred(&reference::kernels())),
+        ("deferred, shallow", || testing::deferred_with_depth(&reference::kernels(), 3)),
+    ]
 }
 
 /// SplitMix64 (Steele et al., 2014).
