@@ -1,6 +1,9 @@
 //! What the tests of the kernels share.
 
-use quire_kernels::random;
+use bytemuck::{NoUninit, Pod};
+use quire_kernels::{DType, Device, Tensor, random};
+
+use crate::device::CpuDevice;
 
 /// Reproducible values in (-1, 1).
 pub(crate) fn noise(len: usize, seed: u32) -> Vec<f32> {
@@ -19,5 +22,27 @@ pub(crate) fn assert_close(got: &[f32], want: impl Fn(usize) -> f64, tolerance: 
         let want = want(i);
         let error = (f64::from(got) - want).abs();
         assert!(error <= tolerance * (1.0 + want.abs()), "element {i} is {got}, not {want}");
+    }
+}
+
+/// Tensors from and to the host.
+pub(crate) trait Memory {
+    /// A tensor that holds the values.
+    fn upload<T: NoUninit>(&self, dtype: DType, dims: &[usize], values: &[T]) -> Tensor;
+
+    /// The values of a contiguous tensor.
+    fn download<T: Pod>(&self, tensor: &Tensor) -> Vec<T>;
+}
+
+impl Memory for CpuDevice {
+    fn upload<T: NoUninit>(&self, dtype: DType, dims: &[usize], values: &[T]) -> Tensor {
+        let bytes: &[u8] = bytemuck::cast_slice(values);
+        let tensor = Tensor::new(self.allocate(bytes.len()).unwrap(), 0, dtype, dims);
+        self.queue().unwrap().write(&tensor, bytes).unwrap();
+        tensor
+    }
+
+    fn download<T: Pod>(&self, tensor: &Tensor) -> Vec<T> {
+        self.queue().unwrap().read(tensor).unwrap().wait_as().unwrap()
     }
 }

@@ -31,7 +31,8 @@ impl Simd for Scalar {
     type I = [i32; LANES];
     type B = Bytes;
 
-    const ACCUMULATORS: usize = 6;
+    // Where there are faster kernels these only have to be right, and small.
+    const ACCUMULATORS: usize = if cfg!(target_arch = "x86_64") { 1 } else { 6 };
 
     #[inline(always)]
     fn splat(self, value: f32) -> Lanes {
@@ -182,13 +183,13 @@ impl Simd for Scalar {
     }
 
     #[inline(always)]
-    fn dot<W: Weights, const N: usize>(
+    fn dots<W: Weights, const N: usize, const R: usize>(
         self,
         weights: &[Bytes; N],
-        x: &[[i8; 4]; N],
-        sum: i32,
-    ) -> [i32; LANES] {
-        array::from_fn(|lane| {
+        x: [&[[i8; 4]; N]; R],
+        sums: [i32; R],
+    ) -> [[i32; LANES]; R] {
+        let dot = |x: &[[i8; 4]; N], sum: i32, lane: usize| {
             let mut total = -W::OFFSET * sum;
             for (weights, x) in weights.iter().zip(x) {
                 for (weight, x) in weights[4 * lane..4 * lane + 4].iter().zip(x) {
@@ -196,6 +197,7 @@ impl Simd for Scalar {
                 }
             }
             total
-        })
+        };
+        array::from_fn(|r| array::from_fn(|lane| dot(x[r], sums[r], lane)))
     }
 }

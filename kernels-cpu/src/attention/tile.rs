@@ -1,0 +1,335 @@
+//! Attention of a tile of queries, key tile by key tile.
+//!
+//! What a query sees is cut at multiples of [`SPAN_KEYS`] positions into spans, and a span at multiples of
+//! [`TILE_KEYS`] into tiles. A span is one running softmax over its tiles in order; the spans are merged in
+//! order. The cuts depend on positions alone, and a tile or a span of which a query sees nothing leaves its
+//! state as it is, to the bit. So the result does not depend on which queries share a tile, on how a prompt was
+//! cut into chunks, or on which thread did which span.
+
+use std::ops::Range;
+
+use super::cache::{Decoded, KeyTile, RowCache};
+use super::product::{self, MAX_QUERIES, Scores, Weigh};
+use super::softmax::Softmax;
+use super::{SPAN_KEYS, TILE_KEYS};
+use crate::Isa;
+use crate::access::{Rows, RowsMut};
+use crate::lanes::{self, LANES, Program, Simd};
+
+/// Most queries of a tile, a head of a token each.
+pub(super) const MAX_ROWS: usize = 48;
+
+/// Queries that share a key and value head: some heads of some consecutive tokens of a row. Query `r` is head
+/// `r % heads.len()` of token `r / heads.len()`.
+#[derive(Clone, Debug)]
+pub(super) struct QueryTile {
+    /// Rows of the flat input.
+    pub(super) tokens: Range<usize>,
+    /// Position of the first token.
+    pub(super) position: usize,
+    /// Query heads.
+    pub(super) heads: Range<usize>,
+    pub(super) kv_head: usize,
+    /// A query sees itself and the `window - 1` tokens before it.
+    pub(super) window: usize,
+}
+
+impl QueryTile {
+    pub(super) fn num_rows(&self) -> usize {
+        self.tokens.len() * self.heads.len()
+    }
+
+    /// The token and the head of a query.
+    pub(super) fn query(&self, row: usize) -> (usize, usize) {
+        (self.tokens.start + row / self.heads.len(), self.heads.start + row % self.heads.len())
+    }
+
+    /// The positions that some queries, the first one before the last one, see between them.
+    fn visible(&self, rows: Range<usize>) -> Range<usize> {
+        let position = |row: usize| self.position + row / self.heads.len();
+        let first = (position(rows.start) + 1).saturating_sub(self.window);
+        first..position(rows.end - 1) + 1
+    }
+
+    /// What [`Task::attend`] would give, from the states of the tile's spans in order.
+    ///
+    /// # Safety
+    ///
+    /// No other slice of the tile's outputs in `out` is alive.
+    pub(super) unsafe fn merge<'m>(
+        &self,
+        isa: Isa,
+        head_dim: usize,
+        states: impl Iterator<Item = &'m mut [f32]>,
+        workspace: &mut Workspace<'_>,
+        out: &RowsMut<'_, f32>,
+    ) {
+        let (rows, padded_dim) = (self.num_rows(), head_dim.next_multiple_of(LANES));
+        let mut total = Softmax::over(workspace.total, rows, padded_dim);
+        total.reset();
+        for state in states {
+            let part = Softmax::over(state, rows, padded_dim);
+            lanes::run(isa, Merge { total: &mut total, part: &part });
+        }
+        // SAFETY: the caller's promise.
+        unsafe { finish(isa, self, head_dim, &total, out) };
+    }
+
+    /// The spans that the queries see between them.
+    pub(super) fn spans(&self) -> Range<usize> {
+        let visible = self.visible(0..self.num_rows());
+        visible.start / SPAN_KEYS..visible.end.div_ceil(SPAN_KEYS)
+    }
+}
+
+/// A thread's own memory.
+pub(super) struct Workspace<'a> {
+    queries: &'a mut [f32],
+    decoded: Decoded<'a>,
+    span: &'a mut [f32],
+    total: &'a mut [f32],
+}
+
+impl<'a> Workspace<'a> {
+    /// Elements that a workspace takes.
+    pub(super) fn len(head_dim: usize) -> usize {
+        let (keys, values) = Decoded::lens(head_dim);
+        let state = Softmax::len(MAX_ROWS, head_dim.next_multiple_of(LANES));
+        MAX_ROWS * head_dim + keys + values + 2 * state
+    }
+
+    /// A workspace in `memory`.
+    pub(super) fn over(memory: &'a mut [f32], head_dim: usize) -> Self {
+        let (keys, values) = Decoded::lens(head_dim);
+        let (queries, memory) = memory.split_at_mut(MAX_ROWS * head_dim);
+        let (keys, memory) = memory.split_at_mut(keys);
+        let (values, memory) = memory.split_at_mut(values);
+        let (span, total) = memory.split_at_mut(Softmax::len(MAX_ROWS, head_dim.next_multiple_of(LANES)));
+        Self { queries, decoded: Decoded { keys, values }, span, total }
+    }
+}
+
+/// A tile and what it reads.
+#[derive(Clone, Copy)]
+pub(super) struct Task<'a> {
+    pub(super) tile: &'a QueryTile,
+    pub(super) cache: RowCache<'a>,
+    pub(super) queries: Rows<'a, f32>,
+    pub(super) scale: f32,
+}
+
+impl Task<'_> {
+    /// All of the tile.
+    ///
+    /// # Safety
+    ///
+    /// No other slice of the tile's outputs in `out` is alive.
+    pub(super) unsafe fn attend(&self, isa: Isa, workspace: &mut Workspace<'_>, out: &RowsMut<'_, f32>) {
+        let (rows, padded_dim) = (self.tile.num_rows(), self.cache.shape.padded_dim());
+        self.load_queries(workspace.queries);
+        let mut total = Softmax::over(workspace.total, rows, padded_dim);
+        total.reset();
+        for span in self.tile.spans() {
+            let mut state = Softmax::over(workspace.span, rows, padded_dim);
+            state.reset();
+            let (queries, decoded) = (&*workspace.queries, &mut workspace.decoded);
+            lanes::run(isa, AttendSpan { task: *self, span, queries, decoded, state: &mut state });
+            lanes::run(isa, Merge { total: &mut total, part: &state });
+        }
+        // SAFETY: the caller's promise.
+        unsafe { finish(isa, self.tile, self.cache.shape.head_dim, &total, out) };
+    }
+
+    /// One span of the tile, into `state`.
+    pub(super) fn attend_span(
+        &self,
+        isa: Isa,
+        span: usize,
+        workspace: &mut Workspace<'_>,
+        state: &mut [f32],
+    ) {
+        let mut state = Softmax::over(state, self.tile.num_rows(), self.cache.shape.padded_dim());
+        state.reset();
+        self.load_queries(workspace.queries);
+        let (queries, decoded) = (&*workspace.queries, &mut workspace.decoded);
+        lanes::run(isa, AttendSpan { task: *self, span, queries, decoded, state: &mut state });
+    }
+
+    /// The tile's queries times the scale, one after the other.
+    fn load_queries(&self, to: &mut [f32]) {
+        let head_dim = self.cache.shape.head_dim;
+        for (r, to) in to.chunks_exact_mut(head_dim).take(self.tile.num_rows()).enumerate() {
+            let (token, head) = self.tile.query(r);
+            let query = &self.queries.row(token)[head * head_dim..(head + 1) * head_dim];
+            for (to, q) in to.iter_mut().zip(query) {
+                *to = q * self.scale;
+            }
+        }
+    }
+}
+
+/// Writes the outputs of a tile.
+///
+/// # Safety
+///
+/// No other slice of the tile's outputs in `out` is alive.
+unsafe fn finish(isa: Isa, tile: &QueryTile, head_dim: usize, total: &Softmax<'_>, out: &RowsMut<'_, f32>) {
+    for row in 0..tile.num_rows() {
+        let (token, head) = tile.query(row);
+        // SAFETY: the caller's promise; each row has its own head of its own token.
+        let out = unsafe { out.slice_mut(token, head * head_dim..(head + 1) * head_dim) };
+        lanes::run(isa, Finish { total, row, out });
+    }
+}
+
+struct Merge<'a, 't, 'p> {
+    total: &'a mut Softmax<'t>,
+    part: &'a Softmax<'p>,
+}
+
+impl Program for Merge<'_, '_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        self.total.merge(s, self.part);
+    }
+}
+
+struct Finish<'a, 'm> {
+    total: &'a Softmax<'m>,
+    row: usize,
+    out: &'a mut [f32],
+}
+
+impl Program for Finish<'_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        self.total.finish(s, self.row, self.out);
+    }
+}
+
+struct AttendSpan<'a, 'd, 'm> {
+    task: Task<'a>,
+    span: usize,
+    /// As [`Task::load_queries`] leaves them.
+    queries: &'a [f32],
+    decoded: &'a mut Decoded<'d>,
+    state: &'a mut Softmax<'m>,
+}
+
+impl Program for AttendSpan<'_, '_, '_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { task: Task { tile, cache, .. }, span, queries, decoded, state } = self;
+        let seen = tile.visible(0..tile.num_rows());
+        let num_groups = tile.num_rows().div_ceil(product::max_queries::<S>());
+        let group = |g: usize| tile.num_rows() * g / num_groups..tile.num_rows() * (g + 1) / num_groups;
+        let mut scores: Scores = [[0.0; TILE_KEYS]; MAX_QUERIES];
+        for start in (span * SPAN_KEYS..(span + 1) * SPAN_KEYS).step_by(TILE_KEYS) {
+            let seen = seen.start.max(start)..seen.end.min(start + TILE_KEYS);
+            if seen.is_empty() {
+                continue;
+            }
+            let keys = cache.tile(s, tile.kv_head, start, seen, decoded);
+            for rows in (0..num_groups).map(group) {
+                attend_group(s, Group { tile, start, rows }, &keys, queries, state, &mut scores);
+            }
+        }
+    }
+}
+
+/// Queries of a register tile before a tile of keys.
+struct Group<'a> {
+    tile: &'a QueryTile,
+    /// Position of the first key.
+    start: usize,
+    rows: Range<usize>,
+}
+
+impl Group<'_> {
+    /// The keys, counted from the first one of the tile, that some of the queries see between them.
+    fn seen(&self, rows: Range<usize>) -> Range<usize> {
+        let visible = self.tile.visible(rows);
+        let within = |position: usize| position.saturating_sub(self.start).min(TILE_KEYS);
+        within(visible.start)..within(visible.end)
+    }
+}
+
+#[inline(always)]
+fn attend_group<S: Simd>(
+    s: S,
+    group: Group<'_>,
+    tile: &KeyTile<'_>,
+    queries: &[f32],
+    state: &mut Softmax<'_>,
+    scores: &mut Scores,
+) {
+    let seen = group.seen(group.rows.clone());
+    if seen.is_empty() {
+        return;
+    }
+    let head_dim = queries.len() / MAX_ROWS;
+    let padded_dim = head_dim.next_multiple_of(LANES);
+    let rows = group.rows.clone();
+    let strips = seen.start / LANES..seen.end.div_ceil(LANES);
+    let queries = &queries[rows.start * head_dim..rows.end * head_dim];
+    product::score(s, queries, head_dim, &tile.keys[strips.clone()], strips.start, scores);
+
+    let mut drop = [0.0; LANES];
+    for (i, row) in rows.clone().enumerate() {
+        let best = mask(s, &mut scores[i], strips.clone(), group.seen(row..row + 1));
+        let so_far = state.largest[row];
+        state.largest[row] = if best > so_far { best } else { so_far };
+        drop[i] = so_far - state.largest[row];
+    }
+    let rescale = s.lanes(s.exp(s.load(&drop)));
+    for (i, row) in rows.clone().enumerate() {
+        let sums = state.sums[row * LANES..].first_chunk_mut().expect("a vector of sums a query");
+        exponentiate(s, &mut scores[i], strips.clone(), state.largest[row], rescale[i], sums);
+    }
+    let args =
+        Weigh { weights: scores, rescale: &rescale, start: seen.start, end: seen.end, values: &tile.values };
+    product::weigh(s, args, &mut state.weighted[rows.start * padded_dim..rows.end * padded_dim], padded_dim);
+}
+
+/// Makes the scores of what is not seen minus infinity, and returns the largest one of the others.
+#[inline(always)]
+fn mask<S: Simd>(s: S, scores: &mut [f32; TILE_KEYS], strips: Range<usize>, seen: Range<usize>) -> f32 {
+    let hidden = s.splat(f32::NEG_INFINITY);
+    let mut best = hidden;
+    for (i, scores) in scores.as_chunks_mut::<LANES>().0[strips.clone()].iter_mut().enumerate() {
+        let first = (strips.start + i) * LANES;
+        let mut score = s.load(scores);
+        if first < seen.start || seen.end < first + LANES {
+            let below = |end: usize| ((1u32 << end.saturating_sub(first).min(LANES)) - 1) as u16;
+            score = s.select(below(seen.end) & !below(seen.start), score, hidden);
+            s.store(score, scores);
+        }
+        best = s.max(score, best);
+    }
+    s.largest(best)
+}
+
+/// Turns scores into `exp(score - largest)` and adds them to the sums so far, times `rescale`.
+#[inline(always)]
+fn exponentiate<S: Simd>(
+    s: S,
+    scores: &mut [f32; TILE_KEYS],
+    strips: Range<usize>,
+    largest: f32,
+    rescale: f32,
+    sums: &mut [f32; LANES],
+) {
+    let mut total = s.zero();
+    for scores in &mut scores.as_chunks_mut::<LANES>().0[strips] {
+        let weight = s.exp(s.sub(s.load(scores), s.splat(largest)));
+        s.store(weight, scores);
+        total = s.add(total, weight);
+    }
+    s.store(s.fma(s.load(sums), s.splat(rescale), total), sums);
+}
