@@ -154,7 +154,8 @@ impl KvCacheManager {
     }
 
     /// Checks that `table` can be made ready for writing the positions `write`: blocks up to its end, and a copy of
-    /// every block in it that another table, or the prefix cache, holds too.
+    /// every block in it that another table holds too. A block that only the prefix cache knows besides is written in
+    /// place, and forgotten there: so a lone sequence never needs more than its own length.
     ///
     /// # Errors
     /// [`NoBlocks`], and nothing has changed.
@@ -262,9 +263,9 @@ impl KvCacheManager {
         Ok(())
     }
 
-    /// Whether others count on the block's content: other tables, or the prefix cache.
+    /// Whether another table counts on the block's content.
     pub(crate) fn is_shared(&self, block: BlockId) -> bool {
-        self.allocator.num_refs(block) > 1 || self.index.registered(block).is_some()
+        self.allocator.num_refs(block) > 1
     }
 
     /// Takes a block that the checks have found to be there, dropping the content of the one evicted for it.
@@ -311,7 +312,7 @@ impl KvCacheManager {
         }
     }
 
-    fn forget(&mut self, block: BlockId) {
+    pub(crate) fn forget(&mut self, block: BlockId) {
         self.index.remove(block);
         self.allocator.forget(block);
     }

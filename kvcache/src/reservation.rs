@@ -85,6 +85,8 @@ impl Reservation<'_> {
                 cache.allocator.release(src);
                 table.blocks[place] = dst;
                 copies.push(TableCopy { table_idx: place as u32, copy: BlockCopy { src, dst } });
+            } else {
+                cache.forget(src);
             }
         }
         for _ in 0..num_new {

@@ -110,3 +110,19 @@ fn without_prefix_caching_nothing_is_kept() {
     assert_eq!((cache.usage().free, cached(&cache, &[1, 2, 3])), (8, 0));
     assert_eq!(cache.prefix_stats(), PrefixStats::default());
 }
+
+#[test]
+fn a_write_into_a_known_block_needs_no_room_and_makes_it_unknown() {
+    let mut cache = manager(3);
+    let (parent, _) = run(&mut cache, &[1, 2, 3, 4]);
+    let mut rest = BlockTable::new();
+    cache.reserve(&mut rest, 0..2).unwrap().commit(StepId(1));
+    let mut fork = cache.fork(&parent, 3);
+    cache.release(parent, None);
+    assert_eq!((cache.usage().live, cache.usage().available()), (3, 0));
+    let growth = cache.reserve(&mut fork, 3..4).unwrap().commit(StepId(1));
+    assert_eq!((growth.num_new, growth.copies.len()), (0, 0));
+    assert_eq!(cached(&cache, &[1, 2, 3, 4, 5]), 2, "the second block is about to hold something else");
+    cache.release(fork, None);
+    cache.release(rest, None);
+}

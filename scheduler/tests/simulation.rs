@@ -27,6 +27,13 @@ fn nonsense_breaks_no_promise() {
     check_policy(|seed| Box::new(ChaosPolicy::new(seed)), seeds(600));
 }
 
+/// Found by chance: a fork in a pool of its own length, whose last block the prefix cache knew.
+#[test]
+fn a_fork_needs_no_more_than_its_own_length() {
+    check_policy(|_| Box::new(Fcfs), 18_234..18_235);
+    check_policy(|seed| Box::new(ChaosPolicy::new(seed)), 16_304..16_305);
+}
+
 /// Ranks the newest first, and so lets nobody finish by itself.
 struct LastComeFirst;
 
