@@ -51,9 +51,12 @@ pub(crate) fn start(kernels: Kernels, request: &MemoryRequest) -> LocalExecutor 
     LocalExecutor::start(WorkerConfig { kernels, plan, probe: Arc::new(|| None), load }).unwrap()
 }
 
+/// Makes a backend.
+type Backend = fn() -> Kernels;
+
 /// The backends that every test runs on.
-pub(crate) fn backends() -> Vec<(&'static str, fn() -> Kernels)> {
-    vec![
+pub(crate) fn backends() -> [(&'static str, Backend); 3] {
+    [
         ("reference", reference::kernels),
         ("deferred", || testing::deferred(&reference::kernels())),
         ("deferred, shallow", || testing::deferred_with_depth(&reference::kernels(), 3)),
