@@ -4,7 +4,7 @@ use quire_kernels::{ActivationKernels, Device as _, DeviceId, Dispatch, Part, Re
 
 use crate::Isa;
 use crate::device::CpuDevice;
-use crate::lanes::{self, Program, Simd};
+use crate::lanes::{self, Lanewise, Program, Simd};
 use crate::norm::grain_rows;
 
 /// The activation part.
@@ -59,11 +59,19 @@ impl Program for SiluMul<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let (gate, up) = self.gate_up.split_at(self.out.len());
-        let one = s.splat(1.0);
-        lanes::map2(s, self.out, gate, up, |gate, up| {
-            let denominator = s.add(one, s.exp(s.sub(s.zero(), gate)));
-            s.mul(s.div(gate, denominator), up)
-        });
+        lanes::map2(s, self.out, gate, up, Gated);
+    }
+}
+
+/// `silu(gate) · up`.
+#[derive(Clone, Copy)]
+struct Gated;
+
+impl Lanewise for Gated {
+    #[inline(always)]
+    fn apply<S: Simd>(self, s: S, gate: S::V, up: S::V) -> S::V {
+        let denominator = s.add(s.splat(1.0), s.exp(s.sub(s.zero(), gate)));
+        s.mul(s.div(gate, denominator), up)
     }
 }
 

@@ -4,7 +4,7 @@ use quire_kernels::{Device as _, DeviceId, Dispatch, NormKernels, Part, Result, 
 
 use crate::Isa;
 use crate::device::CpuDevice;
-use crate::lanes::{self, LANES, Program, Simd};
+use crate::lanes::{self, LANES, Lanewise, Program, Simd};
 
 /// Elements that are worth a thread's while in a pass over memory: a microsecond or two.
 const GRAIN_ELEMENTS: usize = 16 * 1024;
@@ -105,8 +105,19 @@ impl Program for RmsNorm<'_> {
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let mean_square = sum_of_squares(s, self.x) / self.x.len() as f32;
-        let inverse = s.splat(1.0 / (mean_square + self.eps).sqrt());
-        lanes::update(s, self.x, self.weight, |x, w| s.mul(s.mul(x, inverse), w));
+        let inverse = 1.0 / (mean_square + self.eps).sqrt();
+        lanes::update(s, self.x, self.weight, ScaleBy(inverse));
+    }
+}
+
+/// `x · factor · weight`.
+#[derive(Clone, Copy)]
+struct ScaleBy(f32);
+
+impl Lanewise for ScaleBy {
+    #[inline(always)]
+    fn apply<S: Simd>(self, s: S, x: S::V, weight: S::V) -> S::V {
+        s.mul(s.mul(x, s.splat(self.0)), weight)
     }
 }
 
@@ -138,7 +149,17 @@ impl Program for Add<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        lanes::update(s, self.residual, self.x, |r, x| s.add(r, x));
+        lanes::update(s, self.residual, self.x, Sum);
+    }
+}
+
+#[derive(Clone, Copy)]
+struct Sum;
+
+impl Lanewise for Sum {
+    #[inline(always)]
+    fn apply<S: Simd>(self, s: S, a: S::V, b: S::V) -> S::V {
+        s.add(a, b)
     }
 }
 

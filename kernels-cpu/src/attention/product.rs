@@ -2,6 +2,7 @@
 //!
 //! Every element of a result is one chain of fused multiply-adds in the order of its summands, whatever the
 //! size of the tile: so the same query gives the same bits alone and among others.
+#![allow(clippy::needless_range_loop)] // Indices in step over several arrays say more than chains of zips.
 
 use super::TILE_KEYS;
 use super::strip::Strip;
@@ -13,60 +14,65 @@ pub(super) const MAX_QUERIES: usize = 6;
 /// Scores, then weights, of the queries of a register tile.
 pub(super) type Scores = [[f32; TILE_KEYS]; MAX_QUERIES];
 
-/// Queries of a register tile on the instruction set.
-#[inline(always)]
-pub(super) const fn max_queries<S: Simd>() -> usize {
-    if S::ACCUMULATORS < MAX_QUERIES { S::ACCUMULATORS } else { MAX_QUERIES }
-}
-
-/// Calls `$f::<S, R>` for `$rows`, at most [`max_queries`], known at compile time.
-macro_rules! for_rows {
+/// Calls `$f::<S, R>($args, first)` for tiles of `R` queries, as many as the registers hold, until all `$rows`
+/// are done; `first` is the tile's first query.
+macro_rules! for_tiles {
     ($S:ident, $rows:expr, $f:ident($($arg:expr),*)) => {
-        match $rows {
-            1 => $f::<$S, 1>($($arg),*),
-            2 if max_queries::<$S>() >= 2 => $f::<$S, 2>($($arg),*),
-            3 if max_queries::<$S>() >= 3 => $f::<$S, 3>($($arg),*),
-            4 if max_queries::<$S>() >= 4 => $f::<$S, 4>($($arg),*),
-            5 if max_queries::<$S>() >= 5 => $f::<$S, 5>($($arg),*),
-            6 if max_queries::<$S>() >= 6 => $f::<$S, 6>($($arg),*),
-            rows => unreachable!("{rows} queries in a register tile"),
+        let mut first = 0;
+        while first < $rows {
+            let rows = ($rows - first).min($S::ACCUMULATORS);
+            match rows {
+                1 => $f::<$S, 1>($($arg),*, first),
+                2 if $S::ACCUMULATORS >= 2 => $f::<$S, 2>($($arg),*, first),
+                3 if $S::ACCUMULATORS >= 3 => $f::<$S, 3>($($arg),*, first),
+                4 if $S::ACCUMULATORS >= 4 => $f::<$S, 4>($($arg),*, first),
+                5 if $S::ACCUMULATORS >= 5 => $f::<$S, 5>($($arg),*, first),
+                6 if $S::ACCUMULATORS >= 6 => $f::<$S, 6>($($arg),*, first),
+                rows => unreachable!("{rows} queries in a register tile"),
+            }
+            first += rows;
         }
     };
 }
 
-/// `scores[r][16 i + j] = queries[r] · key j of strip first + i`, for all the strips. `queries` holds rows of
-/// `head_dim`, one a query.
+/// At most [`MAX_QUERIES`] queries, element by element: `[head_dim, rows]`.
+#[derive(Clone, Copy)]
+pub(super) struct Queries<'a> {
+    pub(super) elements: &'a [f32],
+    pub(super) rows: usize,
+}
+
+/// `scores[r][16 i + j] = query r · key j of strip first + i`, for all the strips.
 #[inline(always)]
 pub(super) fn score<S: Simd>(
     s: S,
-    queries: &[f32],
-    head_dim: usize,
+    queries: Queries<'_>,
     keys: &[Strip<'_>],
-    first: usize,
+    first_strip: usize,
     scores: &mut Scores,
 ) {
-    let rows = queries.len() / head_dim;
-    for_rows!(S, rows, score_rows(s, queries, head_dim, keys, first, scores));
+    for_tiles!(S, queries.rows, score_rows(s, queries, keys, first_strip, scores));
 }
 
 #[inline(always)]
 fn score_rows<S: Simd, const R: usize>(
     s: S,
-    queries: &[f32],
-    head_dim: usize,
+    queries: Queries<'_>,
     keys: &[Strip<'_>],
-    first: usize,
+    first_strip: usize,
     scores: &mut Scores,
+    first_row: usize,
 ) {
+    let scores = &mut scores[first_row..];
     let mut done = 0;
     while done < keys.len() {
-        let (keys, first) = (&keys[done..], first + done);
+        let (keys, first_strip) = (&keys[done..], first_strip + done);
         done += if keys.len() >= 4 && 4 * R <= S::ACCUMULATORS {
-            score_tile::<S, R, 4>(s, queries, head_dim, keys, first, scores)
+            score_tile::<S, R, 4>(s, queries, first_row, keys, first_strip, scores)
         } else if keys.len() >= 2 && 2 * R <= S::ACCUMULATORS {
-            score_tile::<S, R, 2>(s, queries, head_dim, keys, first, scores)
+            score_tile::<S, R, 2>(s, queries, first_row, keys, first_strip, scores)
         } else {
-            score_tile::<S, R, 1>(s, queries, head_dim, keys, first, scores)
+            score_tile::<S, R, 1>(s, queries, first_row, keys, first_strip, scores)
         };
     }
 }
@@ -75,33 +81,36 @@ fn score_rows<S: Simd, const R: usize>(
 #[inline(always)]
 fn score_tile<S: Simd, const R: usize, const N: usize>(
     s: S,
-    queries: &[f32],
-    head_dim: usize,
+    queries: Queries<'_>,
+    first_row: usize,
     keys: &[Strip<'_>],
-    first: usize,
-    scores: &mut Scores,
+    first_strip: usize,
+    scores: &mut [[f32; TILE_KEYS]],
 ) -> usize {
+    // Known to the compiler where all rows fit in a tile, which saves it a pointer a row.
+    let stride = if S::ACCUMULATORS >= MAX_QUERIES { R } else { queries.rows };
+    let head_dim = queries.elements.len() / stride;
     let keys = keys.first_chunk::<N>().expect("the caller has as many strips");
     keys.iter().for_each(|strip| strip.check(head_dim, LANES));
-    assert!(queries.len() >= R * head_dim && (first + N) * LANES <= TILE_KEYS);
+    assert!(first_row + R <= stride && (first_strip + N) * LANES <= TILE_KEYS);
     let mut sums = [[s.zero(); N]; R];
     for d in 0..head_dim {
         let mut k = [s.zero(); N];
-        for (k, strip) in k.iter_mut().zip(keys) {
+        for n in 0..N {
             // SAFETY: the strip was checked to have `head_dim` rows of a vector.
-            *k = s.load(unsafe { strip.vector(d, 0) });
+            k[n] = s.load(unsafe { keys[n].vector(d, 0) });
         }
-        for (r, sums) in sums.iter_mut().enumerate() {
-            // SAFETY: `queries` was checked to hold `R` rows of `head_dim`.
-            let q = s.splat(unsafe { *queries.get_unchecked(r * head_dim + d) });
-            for (sum, k) in sums.iter_mut().zip(&k) {
-                *sum = s.fma(q, *k, *sum);
+        for r in 0..R {
+            // SAFETY: there are `head_dim` times `stride` elements, and the row is below `stride`.
+            let q = s.splat(unsafe { *queries.elements.get_unchecked(d * stride + first_row + r) });
+            for n in 0..N {
+                sums[r][n] = s.fma(q, k[n], sums[r][n]);
             }
         }
     }
     for (sums, scores) in sums.iter().zip(scores) {
         let scores = scores.as_chunks_mut::<LANES>().0;
-        for (sum, scores) in sums.iter().zip(&mut scores[first..]) {
+        for (sum, scores) in sums.iter().zip(&mut scores[first_strip..]) {
             s.store(*sum, scores);
         }
     }
@@ -128,21 +137,27 @@ pub(super) struct Weigh<'a> {
 #[inline(always)]
 pub(super) fn weigh<S: Simd>(s: S, args: Weigh<'_>, sums: &mut [f32], padded_dim: usize) {
     let rows = sums.len() / padded_dim;
-    for_rows!(S, rows, weigh_rows(s, args, sums, padded_dim));
+    for_tiles!(S, rows, weigh_rows(s, args, sums, padded_dim));
 }
 
 #[inline(always)]
-fn weigh_rows<S: Simd, const R: usize>(s: S, args: Weigh<'_>, sums: &mut [f32], padded_dim: usize) {
+fn weigh_rows<S: Simd, const R: usize>(
+    s: S,
+    args: Weigh<'_>,
+    sums: &mut [f32],
+    padded_dim: usize,
+    first_row: usize,
+) {
     let mut column = 0;
     while column < padded_dim {
         let left = (padded_dim - column) / LANES;
         column += LANES
             * if left >= 4 && 4 * R <= S::ACCUMULATORS {
-                weigh_tile::<S, R, 4>(s, args, sums, padded_dim, column)
+                weigh_tile::<S, R, 4>(s, args, sums, padded_dim, first_row, column)
             } else if left >= 2 && 2 * R <= S::ACCUMULATORS {
-                weigh_tile::<S, R, 2>(s, args, sums, padded_dim, column)
+                weigh_tile::<S, R, 2>(s, args, sums, padded_dim, first_row, column)
             } else {
-                weigh_tile::<S, R, 1>(s, args, sums, padded_dim, column)
+                weigh_tile::<S, R, 1>(s, args, sums, padded_dim, first_row, column)
             };
     }
 }
@@ -154,13 +169,15 @@ fn weigh_tile<S: Simd, const R: usize, const C: usize>(
     args: Weigh<'_>,
     sums: &mut [f32],
     padded_dim: usize,
+    first_row: usize,
     column: usize,
 ) -> usize {
+    let start = |r: usize| (first_row + r) * padded_dim + column;
+    let weights = args.weights[first_row..].first_chunk::<R>().expect("a row of weights a query");
     let mut acc = [[s.zero(); C]; R];
-    for (r, acc) in acc.iter_mut().enumerate() {
-        let row = sums[r * padded_dim + column..].as_chunks::<LANES>().0;
-        let rescale = s.splat(args.rescale[r]);
-        for (acc, sum) in acc.iter_mut().zip(&row[..C]) {
+    for r in 0..R {
+        let rescale = s.splat(args.rescale[first_row + r]);
+        for (acc, sum) in acc[r].iter_mut().zip(sums[start(r)..].as_chunks::<LANES>().0) {
             *acc = s.mul(rescale, s.load(sum));
         }
     }
@@ -171,22 +188,21 @@ fn weigh_tile<S: Simd, const R: usize, const C: usize>(
         strip.check((end - 1) % LANES + 1, column + C * LANES);
         for j in key..end {
             let mut v = [s.zero(); C];
-            for (c, v) in v.iter_mut().enumerate() {
+            for c in 0..C {
                 // SAFETY: the strip was checked to have the row and the columns.
-                *v = s.load(unsafe { strip.vector(j % LANES, column + c * LANES) });
+                v[c] = s.load(unsafe { strip.vector(j % LANES, column + c * LANES) });
             }
-            for (r, acc) in acc.iter_mut().enumerate() {
-                let weight = s.splat(args.weights[r][j]);
-                for (acc, v) in acc.iter_mut().zip(&v) {
-                    *acc = s.fma(weight, *v, *acc);
+            for r in 0..R {
+                let weight = s.splat(weights[r][j]);
+                for c in 0..C {
+                    acc[r][c] = s.fma(weight, v[c], acc[r][c]);
                 }
             }
         }
         key = end;
     }
-    for (r, acc) in acc.iter().enumerate() {
-        let row = sums[r * padded_dim + column..].as_chunks_mut::<LANES>().0;
-        for (acc, sum) in acc.iter().zip(&mut row[..C]) {
+    for r in 0..R {
+        for (acc, sum) in acc[r].iter().zip(sums[start(r)..].as_chunks_mut::<LANES>().0) {
             s.store(*acc, sum);
         }
     }

@@ -35,7 +35,15 @@ impl<'a> Softmax<'a> {
         self.weighted.fill(0.0);
     }
 
-    /// Adds what `other`, of the same queries, has seen. A query that has seen nothing changes nothing, exactly.
+    /// What `other`, of the same queries, has seen.
+    pub(super) fn copy_from(&mut self, other: &Softmax<'_>) {
+        self.largest.copy_from_slice(other.largest);
+        self.sums.copy_from_slice(other.sums);
+        self.weighted.copy_from_slice(other.weighted);
+    }
+
+    /// Adds what `other`, of the same queries, has seen. A query that has seen nothing in one of the two gets the
+    /// other one's state as it is, but for the sign of zeros.
     #[inline(always)]
     pub(super) fn merge<S: Simd>(&mut self, s: S, other: &Softmax<'_>) {
         let padded_dim = self.weighted.len() / self.largest.len().max(1);
@@ -61,11 +69,12 @@ impl<'a> Softmax<'a> {
         let weighted = self.weighted[r * padded_dim..].as_chunks::<LANES>().0;
         let (out, tail) = out.as_chunks_mut::<LANES>();
         let mut weighted = weighted.iter();
+        // Adding zero makes a negative zero a positive one: which of them it was may depend on the tile.
         for (out, weighted) in out.iter_mut().zip(weighted.by_ref()) {
-            s.store(s.div(s.load(weighted), total), out);
+            s.store(s.add(s.div(s.load(weighted), total), s.zero()), out);
         }
         if let Some(weighted) = weighted.next().filter(|_| !tail.is_empty()) {
-            s.store_head(s.div(s.load(weighted), total), tail);
+            s.store_head(s.add(s.div(s.load(weighted), total), s.zero()), tail);
         }
     }
 }

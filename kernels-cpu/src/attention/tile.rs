@@ -9,7 +9,7 @@
 use std::ops::Range;
 
 use super::cache::{Decoded, KeyTile, RowCache};
-use super::product::{self, MAX_QUERIES, Scores, Weigh};
+use super::product::{self, MAX_QUERIES, Queries, Scores, Weigh};
 use super::softmax::Softmax;
 use super::{SPAN_KEYS, TILE_KEYS};
 use crate::Isa;
@@ -51,6 +51,13 @@ impl QueryTile {
         first..position(rows.end - 1) + 1
     }
 
+    /// The queries by register tiles, as even as they can be.
+    fn groups(&self) -> impl Iterator<Item = Range<usize>> {
+        let rows = self.num_rows();
+        let groups = rows.div_ceil(MAX_QUERIES);
+        (0..groups).map(move |g| rows * g / groups..rows * (g + 1) / groups)
+    }
+
     /// What [`Task::attend`] would give, from the states of the tile's spans in order.
     ///
     /// # Safety
@@ -66,10 +73,12 @@ impl QueryTile {
     ) {
         let (rows, padded_dim) = (self.num_rows(), head_dim.next_multiple_of(LANES));
         let mut total = Softmax::over(workspace.total, rows, padded_dim);
-        total.reset();
-        for state in states {
+        for (i, state) in states.enumerate() {
             let part = Softmax::over(state, rows, padded_dim);
-            lanes::run(isa, Merge { total: &mut total, part: &part });
+            match i {
+                0 => total.copy_from(&part),
+                _ => lanes::run(isa, Merge { total: &mut total, part: &part }),
+            }
         }
         // SAFETY: the caller's promise.
         unsafe { finish(isa, self, head_dim, &total, out) };
@@ -128,13 +137,15 @@ impl Task<'_> {
         let (rows, padded_dim) = (self.tile.num_rows(), self.cache.shape.padded_dim());
         self.load_queries(workspace.queries);
         let mut total = Softmax::over(workspace.total, rows, padded_dim);
-        total.reset();
-        for span in self.tile.spans() {
-            let mut state = Softmax::over(workspace.span, rows, padded_dim);
+        let mut part = Softmax::over(workspace.span, rows, padded_dim);
+        for (i, span) in self.tile.spans().enumerate() {
+            let state = if i == 0 { &mut total } else { &mut part };
             state.reset();
             let (queries, decoded) = (&*workspace.queries, &mut workspace.decoded);
-            lanes::run(isa, AttendSpan { task: *self, span, queries, decoded, state: &mut state });
-            lanes::run(isa, Merge { total: &mut total, part: &state });
+            lanes::run(isa, AttendSpan { task: *self, span, queries, decoded, state });
+            if i > 0 {
+                lanes::run(isa, Merge { total: &mut total, part: &part });
+            }
         }
         // SAFETY: the caller's promise.
         unsafe { finish(isa, self.tile, self.cache.shape.head_dim, &total, out) };
@@ -155,14 +166,20 @@ impl Task<'_> {
         lanes::run(isa, AttendSpan { task: *self, span, queries, decoded, state: &mut state });
     }
 
-    /// The tile's queries times the scale, one after the other.
+    /// The tile's queries times the scale, group by group as [`Queries`] has them.
     fn load_queries(&self, to: &mut [f32]) {
         let head_dim = self.cache.shape.head_dim;
-        for (r, to) in to.chunks_exact_mut(head_dim).take(self.tile.num_rows()).enumerate() {
-            let (token, head) = self.tile.query(r);
-            let query = &self.queries.row(token)[head * head_dim..(head + 1) * head_dim];
-            for (to, q) in to.iter_mut().zip(query) {
-                *to = q * self.scale;
+        for group in self.tile.groups() {
+            let mut queries: [&[f32]; MAX_QUERIES] = [&[]; MAX_QUERIES];
+            for (query, row) in queries.iter_mut().zip(group.clone()) {
+                let (token, head) = self.tile.query(row);
+                *query = &self.queries.row(token)[head * head_dim..(head + 1) * head_dim];
+            }
+            let to = &mut to[group.start * head_dim..group.end * head_dim];
+            for (d, to) in to.chunks_exact_mut(group.len()).enumerate() {
+                for (to, query) in to.iter_mut().zip(&queries) {
+                    *to = query[d] * self.scale;
+                }
             }
         }
     }
@@ -227,8 +244,6 @@ impl Program for AttendSpan<'_, '_, '_> {
     fn run<S: Simd>(self, s: S) {
         let Self { task: Task { tile, cache, .. }, span, queries, decoded, state } = self;
         let seen = tile.visible(0..tile.num_rows());
-        let num_groups = tile.num_rows().div_ceil(product::max_queries::<S>());
-        let group = |g: usize| tile.num_rows() * g / num_groups..tile.num_rows() * (g + 1) / num_groups;
         let mut scores: Scores = [[0.0; TILE_KEYS]; MAX_QUERIES];
         for start in (span * SPAN_KEYS..(span + 1) * SPAN_KEYS).step_by(TILE_KEYS) {
             let seen = seen.start.max(start)..seen.end.min(start + TILE_KEYS);
@@ -236,7 +251,7 @@ impl Program for AttendSpan<'_, '_, '_> {
                 continue;
             }
             let keys = cache.tile(s, tile.kv_head, start, seen, decoded);
-            for rows in (0..num_groups).map(group) {
+            for rows in tile.groups() {
                 attend_group(s, Group { tile, start, rows }, &keys, queries, state, &mut scores);
             }
         }
@@ -277,8 +292,9 @@ fn attend_group<S: Simd>(
     let padded_dim = head_dim.next_multiple_of(LANES);
     let rows = group.rows.clone();
     let strips = seen.start / LANES..seen.end.div_ceil(LANES);
-    let queries = &queries[rows.start * head_dim..rows.end * head_dim];
-    product::score(s, queries, head_dim, &tile.keys[strips.clone()], strips.start, scores);
+    let elements = &queries[rows.start * head_dim..rows.end * head_dim];
+    let queries = Queries { elements, rows: rows.len() };
+    product::score(s, queries, &tile.keys[strips.clone()], strips.start, scores);
 
     let mut drop = [0.0; LANES];
     for (i, row) in rows.clone().enumerate() {

@@ -31,7 +31,7 @@ use std::f32::consts::LOG2_E;
 
 use crate::Isa;
 
-pub(crate) use slices::{map2, update};
+pub(crate) use slices::{Lanewise, map2, update};
 
 /// Lanes of a vector.
 pub(crate) const LANES: usize = 16;

@@ -1,0 +1,190 @@
+//! Sampling.
+//!
+//! ```text
+//! sample     one row: largest logit, cuts, draw              sampler.rs
+//! summary    largest logit, and bounds for the next ones     summary.rs
+//! cut        which tokens min-p, top-k and top-p keep        cut.rs
+//! draw       the kept token with the best noisy logit        draw.rs
+//! edits      bias, penalties, counts                         edits.rs
+//! logprobs   of chosen and best tokens                       logprobs.rs
+//! ```
+//!
+//! A NaN counts as minus infinity: it is never sampled, unless a row holds nothing better; then token 0 is.
+
+mod cut;
+mod draw;
+mod edits;
+mod logprobs;
+mod sampler;
+mod summary;
+#[cfg(test)]
+mod tests;
+
+use quire_kernels::{
+    Device as _, DeviceId, Dispatch, LogprobsOut, Part, Result, SamplingKernels, SamplingRows, SamplingState,
+    StepCtx, Tensor,
+};
+
+use sampler::Parameters;
+
+use crate::device::CpuDevice;
+
+/// The sampling part.
+#[derive(Debug)]
+pub(crate) struct CpuSampling {
+    device: CpuDevice,
+}
+
+impl CpuSampling {
+    pub(crate) fn new(device: CpuDevice) -> Self {
+        Self { device }
+    }
+}
+
+impl Part for CpuSampling {
+    fn device(&self) -> DeviceId {
+        self.device.id()
+    }
+
+    fn dispatch(&self) -> Vec<Dispatch> {
+        let reason = "selection without sorting, noise where it can matter";
+        vec![Dispatch::new("sampling", format!("cut and gumbel {}", self.device.isa()), reason)]
+    }
+}
+
+impl SamplingKernels for CpuSampling {
+    fn add_bias(&self, _: &mut StepCtx, logits: &Tensor, edits: &Tensor, values: &Tensor) -> Result<()> {
+        let mut session = self.device.session();
+        let (_, [edits, values], [logits]) = session.open([edits, values], [logits]);
+        let (edits, values, mut logits) = (edits.rows::<i32>(), values.slice::<f32>(), logits.rows::<f32>());
+        for (i, value) in values.iter().enumerate() {
+            if let &[Ok(row), Ok(token)] = &[edits.row(i)[0], edits.row(i)[1]].map(usize::try_from) {
+                edits::add_bias(&mut logits.row_mut(row)[token], *value);
+            }
+        }
+        Ok(())
+    }
+
+    fn penalize(&self, _: &mut StepCtx, state: &SamplingState, rows: &SamplingRows<'_>) -> Result<()> {
+        let mut session = self.device.session();
+        let (pool, inputs, [logits]) = session.open(
+            [
+                rows.slots,
+                &state.presence_penalty,
+                &state.frequency_penalty,
+                &state.repetition_penalty,
+                &state.counts,
+            ],
+            [rows.logits],
+        );
+        let [slots, presence, frequency, repetition, counts] = inputs;
+        let (slots, counts) = (slots.slice::<i32>(), counts.rows::<i32>());
+        let [presence, frequency, repetition] = [presence, frequency, repetition].map(|p| p.slice::<f32>());
+        logits.rows::<f32>().for_each(pool, 1, |row, logits| {
+            let Ok(slot) = usize::try_from(slots[row]) else { return };
+            let penalties = edits::Penalties {
+                presence: presence[slot],
+                frequency: frequency[slot],
+                repetition: repetition[slot],
+            };
+            penalties.apply(logits, counts.row(slot));
+        });
+        Ok(())
+    }
+
+    fn sample(
+        &self,
+        _: &mut StepCtx,
+        state: &SamplingState,
+        rows: &SamplingRows<'_>,
+        out: &Tensor,
+    ) -> Result<()> {
+        let isa = self.device.isa();
+        let mut session = self.device.session();
+        let (pool, inputs, [out]) = session.open(
+            [
+                rows.logits,
+                rows.slots,
+                rows.positions,
+                &state.temperature,
+                &state.top_k,
+                &state.top_p,
+                &state.min_p,
+                &state.keys,
+            ],
+            [out],
+        );
+        let [logits, slots, positions, temperature, top_k, top_p, min_p, keys] = inputs;
+        let [temperature, top_p, min_p] = [temperature, top_p, min_p].map(|p| p.slice::<f32>());
+        let [slots, positions, top_k] = [slots, positions, top_k].map(|p| p.slice::<i32>());
+        let (logits, keys, out) = (logits.rows::<f32>(), keys.rows::<u32>(), out.rows::<i32>());
+        let parameters = |row: usize| {
+            let slot = usize::try_from(slots[row]).ok()?;
+            Some(Parameters {
+                temperature: temperature[slot],
+                top_k: usize::try_from(top_k[slot]).unwrap_or(0),
+                top_p: top_p[slot],
+                min_p: min_p[slot],
+                key: sampler::draw_key(keys.row(slot), positions[row]),
+            })
+        };
+        sampler::sample_rows(isa, pool, logits, parameters, &out);
+        Ok(())
+    }
+
+    fn count(&self, _: &mut StepCtx, state: &SamplingState, slots: &Tensor, tokens: &Tensor) -> Result<()> {
+        let mut session = self.device.session();
+        let (_, [slots, tokens], [counts]) = session.open([slots, tokens], [&state.counts]);
+        let (slots, tokens, mut counts) = (slots.slice::<i32>(), tokens.slice::<i32>(), counts.rows::<i32>());
+        for (slot, token) in slots.iter().zip(tokens) {
+            let Ok(slot) = usize::try_from(*slot) else { continue };
+            let token = usize::try_from(*token).expect("a counted token is in the vocabulary");
+            counts.row_mut(slot)[token] += 1;
+        }
+        Ok(())
+    }
+
+    fn logprobs(
+        &self,
+        _: &mut StepCtx,
+        logits: &Tensor,
+        chosen: &Tensor,
+        out: &LogprobsOut<'_>,
+    ) -> Result<()> {
+        let isa = self.device.isa();
+        let mut session = self.device.session();
+        let (pool, [logits, chosen], outputs) =
+            session.open([logits, chosen], [out.token_ids, out.logprobs, out.ranks]);
+        let [token_ids, logprobs, ranks] = outputs;
+        let (logits, chosen) = (logits.rows::<f32>(), chosen.slice::<i32>());
+        let (mut token_ids, logprobs) = (token_ids.rows::<i32>(), logprobs.rows::<f32>());
+        let (columns, ranks) = (0..logprobs.columns(), ranks.rows::<i32>());
+        token_ids.for_each(pool, 1, |row, token_ids| {
+            // SAFETY: the pool visits each row once; the one row of `ranks` has an element for each.
+            let (logprobs, rank) =
+                unsafe { (logprobs.slice_mut(row, columns.clone()), ranks.slice_mut(0, row..row + 1)) };
+            token_ids[0] = chosen[row];
+            rank[0] = logprobs::of_row(isa, logits.row(row), token_ids, logprobs) as i32;
+        });
+        Ok(())
+    }
+
+    fn scatter(
+        &self,
+        _: &mut StepCtx,
+        src: &Tensor,
+        src_idx: &Tensor,
+        dst: &Tensor,
+        dst_idx: &Tensor,
+    ) -> Result<()> {
+        let mut session = self.device.session();
+        let (_, inputs, [dst]) = session.open([src, src_idx, dst_idx], [dst]);
+        let ([src, src_idx, dst_idx], dst) = (inputs.map(|x| x.slice::<i32>()), dst.slice::<i32>());
+        for (from, to) in src_idx.iter().zip(dst_idx) {
+            if let (Ok(from), Ok(to)) = (usize::try_from(*from), usize::try_from(*to)) {
+                dst[to] = src[from];
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,124 @@
+//! From the logits of a row to its token.
+
+use parking_lot::Mutex;
+use quire_kernels::random::DrawKey;
+
+use super::cut::{Cut, Goal, Row, Weights};
+use super::draw::{Draw, Drawn};
+use super::summary::Summary;
+use crate::Isa;
+use crate::access::{Rows, RowsMut};
+use crate::pool::Pool;
+
+/// Tokens of a draw that are worth a thread's while: some ten microseconds of random numbers.
+const GRAIN_TOKENS: usize = 4096;
+
+/// How a row is sampled.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Parameters {
+    /// Greedy unless it is above 0.
+    pub(super) temperature: f32,
+    /// 0 is off.
+    pub(super) top_k: usize,
+    /// 1 is off.
+    pub(super) top_p: f32,
+    /// 0 is off.
+    pub(super) min_p: f32,
+    pub(super) key: DrawKey,
+}
+
+/// The key of a draw, from its row of the state's keys.
+pub(super) fn draw_key(key: &[u32], position: i32) -> DrawKey {
+    let seed = u64::from(key[0]) | u64::from(key[1]) << 32;
+    DrawKey { seed, sequence: key[2], position: position as u32 }
+}
+
+/// Samples a token for each row of `logits` into `out`, `[1, rows]`; 0 for those without parameters. Rows are
+/// shared out to the threads, or, where there are too few, the tokens of each.
+pub(super) fn sample_rows(
+    isa: Isa,
+    pool: &Pool,
+    logits: Rows<'_, f32>,
+    parameters: impl Fn(usize) -> Option<Parameters> + Sync,
+    out: &RowsMut<'_, i32>,
+) {
+    let sample_into = |row: usize, threads: Option<&Pool>| {
+        let token = parameters(row).map_or(0, |p| Sampler::new(isa, logits.row(row), p).sample(threads));
+        // SAFETY: each row is visited once.
+        unsafe { out.slice_mut(0, row..row + 1)[0] = token as i32 };
+    };
+    let num_rows = out.columns();
+    if num_rows < pool.threads() {
+        (0..num_rows).for_each(|row| sample_into(row, Some(pool)));
+    } else {
+        pool.for_each(num_rows, 1, |rows| rows.for_each(|row| sample_into(row, None)));
+    }
+}
+
+/// One row.
+pub(super) struct Sampler<'a> {
+    row: Row<'a>,
+    parameters: Parameters,
+    summary: Summary,
+}
+
+impl<'a> Sampler<'a> {
+    pub(super) fn new(isa: Isa, logits: &'a [f32], parameters: Parameters) -> Self {
+        let summary = Summary::of(isa, logits);
+        let weights = Weights::new(summary.max(), parameters.temperature);
+        Self { row: Row { isa, logits, weights }, parameters, summary }
+    }
+
+    /// The token; with the help of threads where a draw is worth it.
+    pub(super) fn sample(&self, threads: Option<&Pool>) -> usize {
+        let logits = self.row.logits;
+        let best = self.summary.argmax(logits);
+        let temperature = self.parameters.temperature;
+        let is_random = temperature > 0.0 && self.summary.max() > f32::NEG_INFINITY;
+        if !is_random {
+            return best;
+        }
+        let (Row { isa, weights, .. }, cut) = (self.row, self.cut());
+        let draw = Draw { isa, logits, weights, temperature, cut, key: self.parameters.key };
+        let best = draw.score(best as u32);
+        let drawn = match threads {
+            Some(pool) if cut == Cut::NONE => draw_shared(pool, &draw, best),
+            _ => draw.among(0..logits.len(), best),
+        };
+        drawn.token as usize
+    }
+
+    /// What min-p, top-k and top-p keep.
+    fn cut(&self) -> Cut {
+        let Parameters { temperature, top_k, top_p, min_p, .. } = self.parameters;
+        let max = self.summary.max();
+        let mut cut = Cut::NONE;
+        if min_p > 0.0 {
+            cut.value = max + temperature * min_p.ln();
+        }
+        if (1..self.row.logits.len()).contains(&top_k) {
+            let from = self.summary.reached_by(top_k).max(cut.value);
+            // Ties with the last one stay.
+            cut.value = self.row.cut(from, Goal::Count(top_k)).value;
+        }
+        if top_p < 1.0 {
+            let mass = self.row.mass(cut);
+            // All the tokens that weigh less than this do not make up what may be left out.
+            let negligible = (1.0 - f64::from(top_p)) * mass / self.row.logits.len() as f64;
+            let from = max + temperature * (negligible.ln() as f32 - 1e-3);
+            cut = self.row.cut(from.max(cut.value), Goal::Mass(f64::from(top_p) * mass));
+        }
+        cut
+    }
+}
+
+/// A draw from all tokens, cut among the threads. The better one of two does not depend on their order.
+fn draw_shared(pool: &Pool, draw: &Draw<'_>, best: Drawn) -> Drawn {
+    let found = Mutex::new(best);
+    pool.for_each(draw.logits.len(), GRAIN_TOKENS, |tokens| {
+        let drawn = draw.among(tokens, best);
+        let mut found = found.lock();
+        *found = found.or(drawn);
+    });
+    found.into_inner()
+}
