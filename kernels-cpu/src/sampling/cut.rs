@@ -89,36 +89,38 @@ impl Row<'_> {
     /// The weight of what stays.
     pub(super) fn mass(&self, cut: Cut) -> f64 {
         // Ties are all in: only a cut by mass leaves some out, and it is the last one.
-        self.measure(Band { from: cut.value, below: None }).mass
+        self.measure(Band { from: cut.value, below: None }, Measured::Mass).mass
     }
 
     /// How many logits are at least `value`.
     pub(super) fn count_from(&self, value: f32) -> usize {
-        self.measure(Band { from: value, below: None }).count
+        self.measure(Band { from: value, below: None }, Measured::Count).count
+    }
+
+    /// Fills `tokens` with those that stay, in ascending order, as many as there is room for; returns how many.
+    pub(super) fn kept(&self, cut: Cut, tokens: &mut [i32]) -> usize {
+        lanes::run(self.isa, Kept { row: *self, cut, tokens })
     }
 
     /// The smallest set of best tokens that reaches the goal, among the logits from `from` on; all of those where
-    /// they do not reach it.
-    pub(super) fn cut(&self, from: f32, goal: Goal) -> Cut {
-        let (mut band, mut goal) = (Band { from, below: None }, goal);
+    /// they do not reach it. A good `guess` of the cut's value saves passes over the row.
+    pub(super) fn cut(&self, from: f32, guess: f32, goal: Goal) -> Cut {
+        let mut search = Search { row: self, band: Band { from, below: None }, goal };
         let mut candidates = [Candidate::default(); MAX_CANDIDATES];
-        loop {
-            if let Some(len) = self.collect(band, &mut candidates) {
-                return last_of(&mut candidates[..len], goal).map_or(
-                    Cut { value: band.from, ..Cut::NONE },
-                    |c| Cut { value: c.logit, last_tie: c.token },
-                );
+        if guess > from {
+            search.narrow(guess);
+        }
+        for step in 0.. {
+            if let Some(len) = self.collect(search.band, &mut candidates) {
+                let all = Cut { value: search.band.from, ..Cut::NONE };
+                return last_of(&mut candidates[..len], search.goal).map_or(all, Candidate::cut);
             }
-            let Some(middle) = middle(band.from, band.below.unwrap_or(self.weights.max.next_up())) else {
-                return self.cut_ties(band.from, goal);
-            };
-            let upper = Band { from: middle, ..band };
-            let measure = self.measure(upper);
-            match goal.left_after(measure) {
-                None => band = upper,
-                Some(left) => (band.below, goal) = (Some(middle), left),
+            match middle(search.band.from, search.band.below.unwrap_or(self.weights.max.next_up()), step) {
+                Some(middle) => search.narrow(middle),
+                None => break,
             }
         }
+        self.cut_ties(search.band.from, search.goal)
     }
 
     /// The cut among equal logits.
@@ -133,8 +135,8 @@ impl Row<'_> {
         Cut { value, last_tie: last.map_or(u32::MAX, |(token, _)| token as u32) }
     }
 
-    fn measure(&self, band: Band) -> Measure {
-        lanes::run(self.isa, MeasureBand { row: *self, band })
+    fn measure(&self, band: Band, measured: Measured) -> Measure {
+        lanes::run(self.isa, MeasureBand { row: *self, band, measured })
     }
 
     /// The tokens of a band in ascending order, or none if they are too many.
@@ -143,18 +145,51 @@ impl Row<'_> {
     }
 }
 
-/// A float between the two in the order of their bit patterns, which halves what is left in at most 32 steps;
-/// none if there is no third one.
-fn middle(low: f32, high: f32) -> Option<f32> {
-    /// An integer as large among integers as the float is among floats.
-    fn key(x: f32) -> i64 {
-        let bits = i64::from(x.to_bits() & 0x7fff_ffff);
-        if x.is_sign_negative() { -bits } else { bits }
+/// Where the last token of a cut is: in the band, so far down it as the goal says.
+struct Search<'a> {
+    row: &'a Row<'a>,
+    band: Band,
+    goal: Goal,
+}
+
+impl Search<'_> {
+    /// Goes on above or below a value.
+    fn narrow(&mut self, value: f32) {
+        let upper = Band { from: value, ..self.band };
+        match self.goal.left_after(self.row.measure(upper, self.goal.measured())) {
+            None => self.band = upper,
+            Some(left) => (self.band.below, self.goal) = (Some(value), left),
+        }
     }
-    let middle = (key(low) + key(high)) >> 1;
+}
+
+/// A float between the two, none if there is no third one. By turns it halves what is between them as numbers,
+/// which is soon where the logits are, and as bit patterns, which comes to an end in 32 steps of them.
+fn middle(low: f32, high: f32, step: usize) -> Option<f32> {
+    let between = |value: f32| (value > low && value < high).then_some(value);
+    if step.is_multiple_of(2)
+        && let Some(value) = between(0.5 * low + 0.5 * high)
+    {
+        return Some(value);
+    }
+    let middle = (place(low) + place(high)) >> 1;
     let sign = if middle < 0 { 0x8000_0000 } else { 0 };
-    let value = f32::from_bits(middle.unsigned_abs() as u32 | sign);
-    (value > low && value < high).then_some(value)
+    between(f32::from_bits(middle.unsigned_abs() as u32 | sign))
+}
+
+/// An integer as large among integers as the float is among floats.
+fn place(x: f32) -> i64 {
+    let bits = i64::from(x.to_bits() & 0x7fff_ffff);
+    if x.is_sign_negative() { -bits } else { bits }
+}
+
+/// What is asked about a band.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Measured {
+    /// The number of tokens alone.
+    Count,
+    /// Their weight as well.
+    Mass,
 }
 
 /// What a band holds.
@@ -165,6 +200,13 @@ struct Measure {
 }
 
 impl Goal {
+    fn measured(self) -> Measured {
+        match self {
+            Self::Count(_) => Measured::Count,
+            Self::Mass(_) => Measured::Mass,
+        }
+    }
+
     /// What is left of it after so much, or none if that reaches it.
     fn left_after(self, measure: Measure) -> Option<Self> {
         match self {
@@ -184,6 +226,11 @@ struct Candidate {
 }
 
 impl Candidate {
+    /// The cut below it.
+    fn cut(self) -> Cut {
+        Cut { value: self.logit, last_tie: self.token }
+    }
+
     /// Whether it comes before the other one: the higher logit, then the lower id.
     fn order(&self, other: &Self) -> std::cmp::Ordering {
         other.logit.total_cmp(&self.logit).then(self.token.cmp(&other.token))
@@ -219,6 +266,7 @@ const CHUNK: usize = 64 * LANES;
 struct MeasureBand<'a> {
     row: Row<'a>,
     band: Band,
+    measured: Measured,
 }
 
 impl Program for MeasureBand<'_> {
@@ -226,16 +274,18 @@ impl Program for MeasureBand<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) -> Measure {
+        let Self { row: Row { logits, weights, .. }, band, measured } = self;
         let mut total = Measure::default();
-        for chunk in self.row.logits.chunks(CHUNK) {
+        for chunk in logits.chunks(CHUNK) {
             let mut sums = s.zero();
-            let (vectors, tail) = chunk.as_chunks::<LANES>();
-            for logits in vectors {
-                total.count += measure_lanes(s, self.row.weights, self.band, s.load(logits), &mut sums);
-            }
-            if !tail.is_empty() {
-                let logits = s.load_head(tail, f32::NAN);
-                total.count += measure_lanes(s, self.row.weights, self.band, logits, &mut sums);
+            for logits in chunk.chunks(LANES) {
+                let logits = load(s, logits);
+                let bits = band.holds(s, logits);
+                total.count += bits.count_ones() as usize;
+                if bits != 0 && measured == Measured::Mass {
+                    let weight = s.exp(weights.exponents(s, logits));
+                    sums = s.add(sums, s.select(bits, weight, s.zero()));
+                }
             }
             total.mass += f64::from(s.sum(sums));
         }
@@ -243,15 +293,38 @@ impl Program for MeasureBand<'_> {
     }
 }
 
-/// Adds the weights of the lanes in the band; returns how many there are.
+/// At most a vector of logits, the missing ones as NaN, which no band and no cut holds.
 #[inline(always)]
-fn measure_lanes<S: Simd>(s: S, weights: Weights, band: Band, logits: S::V, sums: &mut S::V) -> usize {
-    let bits = band.holds(s, logits);
-    if bits != 0 {
-        let weight = s.exp(weights.exponents(s, logits));
-        *sums = s.add(*sums, s.select(bits, weight, s.zero()));
+fn load<S: Simd>(s: S, logits: &[f32]) -> S::V {
+    match logits.first_chunk() {
+        Some(logits) => s.load(logits),
+        None => s.load_head(logits, f32::NAN),
     }
-    bits.count_ones() as usize
+}
+
+struct Kept<'a, 't> {
+    row: Row<'a>,
+    cut: Cut,
+    tokens: &'t mut [i32],
+}
+
+impl Program for Kept<'_, '_> {
+    type Output = usize;
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) -> usize {
+        let mut len = 0;
+        for (i, logits) in self.row.logits.chunks(LANES).enumerate() {
+            let mut bits = self.cut.keeps(s, load(s, logits), i * LANES);
+            while bits != 0 {
+                let Some(token) = self.tokens.get_mut(len) else { return len };
+                *token = (i * LANES) as i32 + bits.trailing_zeros() as i32;
+                len += 1;
+                bits &= bits - 1;
+            }
+        }
+        len
+    }
 }
 
 struct Collect<'a, 'c> {
@@ -267,10 +340,7 @@ impl Program for Collect<'_, '_> {
     fn run<S: Simd>(self, s: S) -> Option<usize> {
         let mut len = 0;
         for (i, tokens) in self.row.logits.chunks(LANES).enumerate() {
-            let logits = match tokens.first_chunk() {
-                Some(tokens) => s.load(tokens),
-                None => s.load_head(tokens, f32::NAN),
-            };
+            let logits = load(s, tokens);
             let mut bits = self.band.holds(s, logits);
             if bits == 0 {
                 continue;
@@ -325,8 +395,8 @@ mod tests {
     fn check_count(logits: &[f32], count: usize) {
         let last = ranked(logits)[count - 1];
         let want = Cut { value: logits[last], last_tie: last as u32 };
-        for isa in Isa::available() {
-            let got = row(isa, logits, 1.0).cut(f32::NEG_INFINITY, Goal::Count(count));
+        for (isa, guess) in Isa::available().into_iter().zip([f32::NEG_INFINITY, want.value, 0.1]) {
+            let got = row(isa, logits, 1.0).cut(f32::NEG_INFINITY, guess, Goal::Count(count));
             assert_eq!(got, want, "{count} of {} on {isa}", logits.len());
         }
     }
@@ -350,7 +420,7 @@ mod tests {
         for isa in Isa::available() {
             let row = row(isa, logits, temperature);
             let total = row.mass(Cut::NONE);
-            let cut = row.cut(f32::NEG_INFINITY, Goal::Mass(share * total));
+            let cut = row.cut(f32::NEG_INFINITY, logits[0], Goal::Mass(share * total));
             let max = f64::from(row.weights.max);
             let weight = |token: usize| ((f64::from(logits[token]) - max) / f64::from(temperature)).exp();
             let order = ranked(logits);
@@ -383,10 +453,10 @@ mod tests {
         for (low, high) in [(f32::NEG_INFINITY, 20.0f32), (-1.0, 1.0), (1.0, 1.5), (-0.0, f32::MIN_POSITIVE)]
         {
             let (mut low, mut steps) = (low, 0);
-            while let Some(middle) = middle(low, high) {
+            while let Some(middle) = middle(low, high, steps) {
                 (low, steps) = (middle, steps + 1);
             }
-            assert!(low.next_up() >= high && steps <= 32, "{low} {high} after {steps}");
+            assert!(low.next_up() >= high && steps <= 64, "{low} {high} after {steps}");
         }
     }
 }

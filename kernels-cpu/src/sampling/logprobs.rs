@@ -38,14 +38,10 @@ fn best_tokens(row: &Row<'_>, summary: &Summary, best: &mut [i32]) {
     if num_best == 0 {
         return;
     }
-    let cut = row.cut(summary.reached_by(num_best), Goal::Count(num_best));
-    let is_in = |&token: &usize| {
-        let logit = logits[token];
-        logit > cut.value || (logit == cut.value && token as u32 <= cut.last_tie)
-    };
-    let is_nan = |&token: &usize| logits[token].is_nan();
-    let numbers = (0..logits.len()).filter(is_in);
-    for (best, token) in best.iter_mut().zip(numbers.chain((0..logits.len()).filter(is_nan))) {
+    let from = summary.reached_by(num_best);
+    let found = row.kept(row.cut(from, from, Goal::Count(num_best)), best);
+    let rest = (0..logits.len()).filter(|&token| logits[token].is_nan());
+    for (best, token) in best[found..].iter_mut().zip(rest) {
         *best = token as i32;
     }
     let logit = |token: i32| number(logits[token as usize]);

@@ -13,6 +13,9 @@ use crate::pool::Pool;
 /// Tokens of a draw that are worth a thread's while: some ten microseconds of random numbers.
 const GRAIN_TOKENS: usize = 4096;
 
+/// Tokens that most often hold the mass of a top-p.
+const LIKELY_TOKENS: usize = 700;
+
 /// How a row is sampled.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Parameters {
@@ -99,14 +102,15 @@ impl<'a> Sampler<'a> {
         if (1..self.row.logits.len()).contains(&top_k) {
             let from = self.summary.reached_by(top_k).max(cut.value);
             // Ties with the last one stay.
-            cut.value = self.row.cut(from, Goal::Count(top_k)).value;
+            cut.value = self.row.cut(from, from, Goal::Count(top_k)).value;
         }
         if top_p < 1.0 {
             let mass = self.row.mass(cut);
             // All the tokens that weigh less than this do not make up what may be left out.
             let negligible = (1.0 - f64::from(top_p)) * mass / self.row.logits.len() as f64;
-            let from = max + temperature * (negligible.ln() as f32 - 1e-3);
-            cut = self.row.cut(from.max(cut.value), Goal::Mass(f64::from(top_p) * mass));
+            let from = (max + temperature * (negligible.ln() as f32 - 1e-3)).max(cut.value);
+            let guess = self.summary.reached_by(LIKELY_TOKENS);
+            cut = self.row.cut(from, guess, Goal::Mass(f64::from(top_p) * mass));
         }
         cut
     }
