@@ -7,7 +7,7 @@ use std::time::Duration;
 use quire_executor::Executor;
 use quire_kvcache::{HashKey, KvCacheConfig, KvCacheManager, KvGroup};
 use quire_models::Tokenizer;
-use quire_scheduler::{LogObserver, Scheduler, SchedulerConfig, SchedulerPolicy};
+use quire_scheduler::{Fcfs, LogObserver, Scheduler, SchedulerConfig, SchedulerPolicy};
 
 use crate::checked::{EosTokens, ParamLimits};
 use crate::client::{ModelInfo, RequestStream};
@@ -39,6 +39,22 @@ pub struct EngineParts {
     pub policy: Box<dyn SchedulerPolicy>,
     /// What computes.
     pub executor: Box<dyn Executor>,
+}
+
+impl EngineParts {
+    /// Parts without text: prompts are token ids, served in the order of their arrival.
+    pub fn new(config: EngineConfig, executor: Box<dyn Executor>) -> Self {
+        Self {
+            config,
+            architecture: "unknown".to_owned(),
+            tokenizer: None,
+            chat_template: None,
+            eos: EosTokens::default(),
+            default_params: SamplingParams::default(),
+            policy: Box::new(Fcfs),
+            executor,
+        }
+    }
 }
 
 /// A running engine. Dropping it ends it; what is open then fails with [`Error::Stopped`].
@@ -188,4 +204,78 @@ fn scheduler(
     let mut scheduler = Scheduler::new(limits, policy, KvCacheManager::new(cache)?)?;
     scheduler.add_observer(LogObserver);
     Ok(scheduler)
+}
+
+#[cfg(test)]
+mod tests {
+    use quire_executor::testing::ScriptedExecutor;
+
+    use super::*;
+    use crate::text::Detokenizer;
+    use crate::{EngineOptions, ModelFacts, RequestEvent};
+
+    struct Panicking(usize);
+
+    impl Detokenizer for Panicking {
+        fn push(&mut self, _token_id: u32) -> String {
+            self.0 += 1;
+            assert!(self.0 < 3, "the third token is too much");
+            "x".to_owned()
+        }
+
+        fn flush(&mut self) -> String {
+            String::new()
+        }
+    }
+
+    fn engine(overlapped: bool) -> Engine {
+        let capacity = ScriptedExecutor::small_capacity(64, 4);
+        let options = EngineOptions::new("scripted").async_scheduling(overlapped);
+        let config = EngineConfig::resolve(options, ModelFacts { max_model_len: 256 }).unwrap();
+        let executor = ScriptedExecutor::new(capacity, |prompt, position| prompt[0] + position as u32);
+        Engine::start(EngineParts::new(config, Box::new(executor))).unwrap()
+    }
+
+    #[test]
+    fn br_42_a_panic_in_one_request_is_its_error_alone() {
+        for overlapped in [false, true] {
+            let engine = engine(overlapped);
+            let streams = [10, 20, 30].map(|id| {
+                let request = Request::new(vec![id], SamplingParams::greedy(8));
+                let mut prepared = engine.frontend.prepare(request).unwrap();
+                if id == 20 {
+                    prepared.detokenizer = Box::new(Panicking(0));
+                }
+                let (sender, stream) = RequestStream::channel(|| ());
+                engine.submit_prepared(prepared, Box::new(sender)).unwrap();
+                stream
+            });
+            let last =
+                |mut stream: RequestStream| std::iter::from_fn(|| stream.blocking_next()).last().unwrap();
+            let [first, second, third] = streams.map(last);
+            for (event, id) in [(first, 10), (third, 30)] {
+                let RequestEvent::Finished(output) = event else { panic!("{event:?}") };
+                assert_eq!(output.outputs[0].token_ids, (id + 1..id + 9).collect::<Vec<u32>>());
+            }
+            let RequestEvent::Failed(Error::Panicked { message, .. }) = second else { panic!("{second:?}") };
+            assert_eq!(message, "the third token is too much");
+            assert!(engine.submit(Request::new(vec![1], SamplingParams::greedy(1))).is_ok());
+        }
+    }
+
+    #[test]
+    fn a_device_that_hangs_does_not_hang_the_end() {
+        let capacity = ScriptedExecutor::small_capacity(64, 4);
+        let executor = ScriptedExecutor::new(capacity, |_, _| 5);
+        let control = executor.control();
+        let config =
+            EngineConfig::resolve(EngineOptions::new("x"), ModelFacts { max_model_len: 256 }).unwrap();
+        let engine = Engine::start(EngineParts::new(config, Box::new(executor))).unwrap();
+        control.hold();
+        let mut stream = engine.submit(Request::new(vec![1], SamplingParams::greedy(8))).unwrap();
+        drop(engine);
+        control.go_on();
+        let last = std::iter::from_fn(|| stream.blocking_next()).last().unwrap();
+        assert!(matches!(last, RequestEvent::Failed(Error::Stopped { .. })), "{last:?}");
+    }
 }

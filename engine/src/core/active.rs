@@ -85,6 +85,8 @@ pub(super) struct ActiveRequest {
     params: CheckedParams,
     detokenizer: Box<dyn Detokenizer>,
     stop: StopStrings,
+    /// Whether pieces are wanted.
+    is_streamed: bool,
     num_tokens: u32,
     text: String,
     /// What has not been sent.
@@ -128,6 +130,7 @@ impl ActiveRequest {
             sampling: new.sampling,
             arrival: new.arrival,
             waiting: Some(new.waiting),
+            is_streamed: new.sink.wants_deltas(),
             sink: new.sink,
             prompt: new.prompt,
             params,
@@ -154,12 +157,12 @@ impl ActiveRequest {
         self.num_tokens += 1;
         self.first_token.get_or_insert(now);
         self.last_token = now;
-        self.unsent.token_ids.push(token_id);
-        if let (Some(all), Some(logprobs)) = (&mut self.logprobs, logprobs) {
-            let logprobs = with_text(logprobs, decoder);
-            all.push(logprobs.clone());
-            self.unsent.logprobs.get_or_insert_default().push(logprobs);
+        let logprobs = logprobs.map(|logprobs| with_text(logprobs, decoder));
+        if self.is_streamed {
+            self.unsent.token_ids.push(token_id);
+            self.unsent.logprobs.iter_mut().zip(&logprobs).for_each(|(unsent, one)| unsent.push(one.clone()));
         }
+        self.logprobs.iter_mut().zip(logprobs).for_each(|(all, one)| all.push(one));
         let may_stop = self.num_tokens >= self.params.min_tokens();
         if may_stop && let Some(reason) = self.params.ends_with(token_id) {
             if self.params.include_stop_str_in_output() {
@@ -203,7 +206,7 @@ impl ActiveRequest {
 
     /// Sends what can be shown. Tokens without text wait for some, so that the two stay in step.
     pub(super) fn emit(&mut self) {
-        if !self.unsent.text.is_empty() && self.sink.wants_deltas() {
+        if !self.unsent.text.is_empty() {
             let delta = self.take_unsent();
             self.sink.send(RequestEvent::Delta(delta));
         }
@@ -221,7 +224,7 @@ impl ActiveRequest {
             self.append(&rest);
         }
         let metrics = self.metrics(&finished, now);
-        if !self.unsent.token_ids.is_empty() && self.sink.wants_deltas() {
+        if !self.unsent.token_ids.is_empty() || !self.unsent.text.is_empty() {
             let delta = self.take_unsent();
             self.sink.send(RequestEvent::Delta(delta));
         }
@@ -269,7 +272,9 @@ impl ActiveRequest {
 
     fn append(&mut self, text: &str) {
         self.text.push_str(text);
-        self.unsent.text.push_str(text);
+        if self.is_streamed {
+            self.unsent.text.push_str(text);
+        }
     }
 
     fn take_unsent(&mut self) -> Delta {

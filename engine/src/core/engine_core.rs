@@ -15,7 +15,7 @@ use super::step::finish_reason;
 use super::throughput::Throughput;
 use crate::clock::Clock;
 use crate::text::TextDecoder;
-use crate::{EngineStats, Error, FinishReason, RequestEvent, Result};
+use crate::{EngineStats, Error, RequestEvent, Result};
 
 /// In which order the calls of a step are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,20 +172,25 @@ impl EngineCore {
     fn abort(&mut self, key: RequestKey) {
         let Some(seq) = self.requests.seq_of(key) else { return };
         if let Some(finished) = self.scheduler.abort(seq) {
+            self.count_finish(finished.reason);
             self.finish(finished, self.clock.now());
         }
+    }
+
+    /// Counts the end of a request, before anybody is told.
+    pub(super) fn count_finish(&mut self, reason: quire_scheduler::FinishReason) {
+        *self.stats.num_finished.entry(finish_reason(reason)).or_default() += 1;
     }
 
     /// Ends a request that the scheduler has ended.
     pub(super) fn finish(&mut self, finished: FinishedSequence, now: Time) {
         let Some(request) = self.requests.remove(finished.id) else { return };
-        if let Some(error) = request.failure().cloned() {
-            return self.tell_failure(request, error);
-        }
         let reason = finish_reason(finished.reason);
+        if let Some(error) = request.failure().cloned() {
+            return tell_failure(request, error);
+        }
         let num_tokens = finished.tokens.len() - finished.num_prompt_tokens as usize;
         let num_prompt_tokens = request.num_prompt_tokens;
-        *self.stats.num_finished.entry(reason).or_default() += 1;
         let request_id = request.id.clone();
         let metrics = request.finish(finished, reason, now);
         tracing::debug!(
@@ -195,17 +200,12 @@ impl EngineCore {
         );
     }
 
-    /// Ends a request with an error. The scheduler knows it no more.
-    pub(super) fn fail(&mut self, seq: SeqId, error: Error) {
-        if let Some(request) = self.requests.remove(seq) {
-            self.tell_failure(request, error);
-        }
-    }
-
-    fn tell_failure(&mut self, request: ActiveRequest, error: Error) {
-        *self.stats.num_finished.entry(FinishReason::Error).or_default() += 1;
-        tracing::debug!(target: "quire::engine", request_id = %request.id, reason = "error", %error, "finished");
-        request.sink.send(RequestEvent::Failed(error));
+    /// Ends requests that failed, and that the scheduler knows no more.
+    pub(super) fn fail(&mut self, failed: impl IntoIterator<Item = SeqId>, error: &Error) {
+        let failed: Vec<_> = failed.into_iter().filter_map(|seq| self.requests.remove(seq)).collect();
+        failed.iter().for_each(|_| self.count_finish(quire_scheduler::FinishReason::Error));
+        self.publish_stats(self.clock.now());
+        failed.into_iter().for_each(|request| tell_failure(request, error.clone()));
     }
 
     /// Counts tokens that were taken over.
@@ -235,4 +235,9 @@ impl EngineCore {
         self.throughput.note(stats, now);
         self.shared_stats.lock().clone_from(stats);
     }
+}
+
+fn tell_failure(request: ActiveRequest, error: Error) {
+    tracing::debug!(target: "quire::engine", request_id = %request.id, reason = "error", %error, "finished");
+    request.sink.send(RequestEvent::Failed(error));
 }

@@ -18,16 +18,12 @@ impl EngineCore {
         tracing::error!(target: "quire::engine", error = %chain(&error), num_open_steps = self.open.len(), "a step failed");
         // Open tickets have failed with the step; `reset` forgets them.
         self.open.clear();
-        let now = self.clock.now();
-        for finished in self.scheduler.fail_open_steps() {
-            self.fail(finished.id, error.clone());
-        }
+        let failed = self.scheduler.fail_open_steps();
         self.rows.clear();
+        self.fail(failed.into_iter().map(|finished| finished.id), &error);
         self.executor.reset().map_err(|reset| {
             Error::stopped(format!("{}, and the device did not come back: {}", chain(&error), chain(&reset)))
-        })?;
-        self.publish_stats(now);
-        Ok(())
+        })
     }
 
     /// Ends everything.

@@ -60,13 +60,15 @@ impl EngineCore {
         for &(seq, num_tokens) in &report.accepted {
             self.note_tokens(seq, num_tokens);
         }
+        report.finished.iter().for_each(|finished| self.count_finish(finished.reason));
+        // Numbers go before events: whoever hears of an end finds it counted.
+        self.publish_stats(now);
         for finished in report.finished {
             self.finish(finished, now);
         }
         for seq in collected.seqs() {
             self.emit(seq);
         }
-        self.publish_stats(now);
         Ok(())
     }
 
@@ -77,7 +79,7 @@ impl EngineCore {
             None => request.emit(),
             Some(error) => {
                 self.scheduler.abort(seq);
-                self.fail(seq, error);
+                self.fail([seq], &error);
             }
         }
     }

@@ -68,3 +68,103 @@ impl Detokenizer for NoText {
         String::new()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+    use quire_models::testing::TinyTokenizer;
+    use serde_json::{Value, json};
+
+    use super::*;
+
+    fn open(json: &Value) -> Arc<Tokenizer> {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("tokenizer.json");
+        std::fs::write(&path, json.to_string()).unwrap();
+        Arc::new(Tokenizer::open(&path).unwrap())
+    }
+
+    const WORDS: [&str; 6] = ["<s>", "▁Hello", "▁world", "▁!", "▁", "a"];
+
+    fn byte_token(byte: u8) -> u32 {
+        (WORDS.len() + usize::from(byte)) as u32
+    }
+
+    /// In the manner of SentencePiece: a space is part of the word it precedes, the first one is dropped, and bytes
+    /// that are no token are tokens of their own.
+    fn sentence_piece() -> Arc<Tokenizer> {
+        let words = WORDS.into_iter().map(str::to_owned);
+        let tokens = words.chain((0..=255).map(|byte| format!("<0x{byte:02X}>")));
+        let vocab: serde_json::Map<String, Value> =
+            tokens.zip(0..).map(|(token, id)| (token, id.into())).collect();
+        open(&json!({
+            "version": "1.0", "normalizer": null, "pre_tokenizer": null, "post_processor": null,
+            "added_tokens": [{
+                "id": 0, "content": "<s>", "single_word": false, "lstrip": false, "rstrip": false,
+                "normalized": false, "special": true,
+            }],
+            "decoder": {"type": "Sequence", "decoders": [
+                {"type": "Replace", "pattern": {"String": "▁"}, "content": " "},
+                {"type": "ByteFallback"},
+                {"type": "Fuse"},
+                {"type": "Strip", "content": " ", "start": 1, "stop": 0},
+            ]},
+            "model": {"type": "WordLevel", "vocab": vocab, "unk_token": "<s>"},
+        }))
+    }
+
+    fn pieces(tokenizer: &Arc<Tokenizer>, ids: &[u32], skip_special_tokens: bool) -> Vec<String> {
+        let decoder = TextDecoder::new(Some(Arc::clone(tokenizer)));
+        let mut detokenizer = decoder.detokenizer(&[], skip_special_tokens);
+        let mut pieces: Vec<String> = ids.iter().map(|&id| detokenizer.push(id)).collect();
+        pieces.push(detokenizer.flush());
+        pieces
+    }
+
+    #[test]
+    fn br_29_spaces_and_bytes_of_sentence_piece() {
+        let tokenizer = sentence_piece();
+        let bytes = "你".bytes().map(byte_token);
+        let ids: Vec<u32> = [1, 2].into_iter().chain(bytes).chain([3]).collect();
+        assert_eq!(pieces(&tokenizer, &ids, true), ["Hello", " world", "", "", "你", " !", ""]);
+        let with_special = [1, 0, 2];
+        assert_eq!(pieces(&tokenizer, &with_special, true).concat(), "Hello world");
+        assert_eq!(pieces(&tokenizer, &with_special, false).concat(), "Hello<s> world");
+        let invalid = [1, byte_token(0xFF), 2];
+        assert_eq!(pieces(&tokenizer, &invalid, true), ["Hello", "", "\u{FFFD} world", ""]);
+    }
+
+    #[test]
+    fn a_character_begun_by_the_prompt_is_finished() {
+        let tokenizer = open(&TinyTokenizer::json());
+        let bytes: Vec<u32> = "é".bytes().map(TinyTokenizer::byte).collect();
+        let mut detokenizer = TextDecoder::new(Some(tokenizer)).detokenizer(&bytes[..1], true);
+        assert_eq!(detokenizer.push(bytes[1]), "é");
+    }
+
+    proptest! {
+        /// Bytes that are tokens give the text of all bytes at once.
+        #[test]
+        fn byte_level_pieces_make_the_whole(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+            let tokenizer = open(&TinyTokenizer::json());
+            let ids: Vec<u32> = bytes.iter().map(|&byte| TinyTokenizer::byte(byte)).collect();
+            let whole = pieces(&tokenizer, &ids, true).concat();
+            prop_assert_eq!(&whole, &String::from_utf8_lossy(&bytes));
+            prop_assert_eq!(whole, tokenizer.decode(&ids).unwrap());
+        }
+
+        /// Words and characters written in bytes give the text of all tokens at once, in whole characters.
+        #[test]
+        fn window_pieces_make_the_whole(
+            parts in proptest::collection::vec(prop_oneof![(1..6_u32).prop_map(|id| vec![id]),
+                any::<char>().prop_filter("stands for bytes that are none", |&c| c != char::REPLACEMENT_CHARACTER).prop_map(|c| c.to_string().bytes().map(byte_token).collect())], 0..12),
+        ) {
+            let tokenizer = sentence_piece();
+            let ids = parts.concat();
+            let pieces = pieces(&tokenizer, &ids, true);
+            let is_whole = |piece: &String| !piece.contains(char::REPLACEMENT_CHARACTER);
+            prop_assert!(pieces.iter().all(is_whole));
+            prop_assert_eq!(pieces.concat(), tokenizer.decode(&ids).unwrap());
+        }
+    }
+}

@@ -10,20 +10,20 @@ use quire_models::Tokenizer;
 use quire_models::testing::TinyTokenizer;
 use quire_scheduler::Fcfs;
 
-pub const EOS: u32 = TinyTokenizer::EOS;
-pub const VOCAB_SIZE: usize = 300;
+pub(crate) const EOS: u32 = TinyTokenizer::EOS;
+pub(crate) const VOCAB_SIZE: usize = 300;
 
-pub struct Rig {
-    pub llm: Llm,
-    pub control: ScriptControl,
+pub(crate) struct Rig {
+    pub(crate) llm: Llm,
+    pub(crate) control: ScriptControl,
 }
 
 /// What a [`Rig`] is made from.
-pub struct RigSpec {
-    pub options: EngineOptions,
-    pub capacity: DeviceCapacity,
-    pub eos: EosTokens,
-    pub chat_template: Option<String>,
+pub(crate) struct RigSpec {
+    pub(crate) options: EngineOptions,
+    pub(crate) capacity: DeviceCapacity,
+    pub(crate) eos: EosTokens,
+    pub(crate) chat_template: Option<String>,
 }
 
 impl Default for RigSpec {
@@ -34,7 +34,7 @@ impl Default for RigSpec {
 }
 
 impl RigSpec {
-    pub fn with_pool(num_blocks: usize, block_size: usize) -> Self {
+    pub(crate) fn with_pool(num_blocks: usize, block_size: usize) -> Self {
         let capacity = DeviceCapacity {
             vocab_size: VOCAB_SIZE,
             ..ScriptedExecutor::small_capacity(num_blocks, block_size)
@@ -47,12 +47,12 @@ impl RigSpec {
         }
     }
 
-    pub fn plain(mut self) -> Self {
+    pub(crate) fn plain(mut self) -> Self {
         self.options = self.options.async_scheduling(false);
         self
     }
 
-    pub fn start(self, script: impl Fn(&[u32], usize) -> u32 + Send + 'static) -> Rig {
+    pub(crate) fn start(self, script: impl Fn(&[u32], usize) -> u32 + Send + 'static) -> Rig {
         let facts = ModelFacts { max_model_len: self.capacity.max_model_len };
         let executor = ScriptedExecutor::new(self.capacity, script);
         let control = executor.control();
@@ -70,52 +70,58 @@ impl RigSpec {
     }
 
     /// Every request gives `tokens` and then the end token.
-    pub fn start_with_tokens(self, tokens: Vec<u32>) -> Rig {
+    pub(crate) fn start_with_tokens(self, tokens: Vec<u32>) -> Rig {
         self.start(move |prompt, position| tokens.get(position - prompt.len()).copied().unwrap_or(EOS))
     }
 
     /// The same, a token a byte.
-    pub fn start_with_bytes(self, bytes: impl AsRef<[u8]>) -> Rig {
+    pub(crate) fn start_with_bytes(self, bytes: impl AsRef<[u8]>) -> Rig {
         self.start_with_tokens(byte_tokens(bytes))
     }
 }
 
 impl Rig {
-    pub fn generate(&self, params: SamplingParams) -> RequestOutput {
+    pub(crate) fn generate(&self, params: SamplingParams) -> RequestOutput {
         self.llm.generate(["x"], &params).unwrap().remove(0)
     }
 
     /// All pieces of a request's text, and its end.
-    pub fn stream(&self, params: SamplingParams) -> (Vec<String>, RequestOutput) {
+    pub(crate) fn stream(&self, params: SamplingParams) -> (Vec<String>, RequestOutput) {
         drain(self.llm.stream(Request::new("x", params)).unwrap())
     }
 
     /// A plain request still gets its answer, and nothing was wrong with the batches so far.
     #[track_caller]
-    pub fn check_alive(&self) {
+    pub(crate) fn check_alive(&self) {
         let output = self.llm.generate(["y"], &SamplingParams::greedy(1)).unwrap().remove(0);
         assert_eq!(output.outputs[0].token_ids.len(), 1);
         assert_eq!(self.control.violations(), []);
     }
 
-    /// All blocks are free or cached, all rows have gone. Waits for an abort on its way.
+    /// See [`check_idle`].
     #[track_caller]
-    pub fn check_idle(&self) {
-        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
-        loop {
-            let stats = self.llm.stats();
-            if (stats.num_live_blocks, stats.num_running, stats.num_waiting) == (0, 0, 0) {
-                return;
-            }
-            assert!(std::time::Instant::now() < deadline, "{stats:?}");
-            std::thread::yield_now();
+    pub(crate) fn check_idle(&self) {
+        check_idle(&self.llm);
+    }
+}
+
+/// All blocks are free or cached and nothing runs. Waits for the step that is open, and for an abort on its way.
+#[track_caller]
+pub(crate) fn check_idle(llm: &Llm) {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(10);
+    loop {
+        let stats = llm.stats();
+        if (stats.num_live_blocks, stats.num_running, stats.num_waiting) == (0, 0, 0) {
+            return;
         }
+        assert!(std::time::Instant::now() < deadline, "{stats:?}");
+        std::thread::yield_now();
     }
 }
 
 /// Reads a stream to its end. Each token must come once and in order, with its text.
 #[track_caller]
-pub fn drain(mut stream: quire_engine::RequestStream) -> (Vec<String>, RequestOutput) {
+pub(crate) fn drain(mut stream: quire_engine::RequestStream) -> (Vec<String>, RequestOutput) {
     let (mut pieces, mut token_ids) = (Vec::new(), Vec::new());
     loop {
         match stream.blocking_next().expect("a stream ends with an event") {
@@ -134,7 +140,7 @@ pub fn drain(mut stream: quire_engine::RequestStream) -> (Vec<String>, RequestOu
     }
 }
 
-pub fn tokenizer() -> Tokenizer {
+pub(crate) fn tokenizer() -> Tokenizer {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tokenizer.json");
     std::fs::write(&path, TinyTokenizer::json().to_string()).unwrap();
@@ -143,12 +149,12 @@ pub fn tokenizer() -> Tokenizer {
     Tokenizer::open(&path).unwrap()
 }
 
-pub fn byte_tokens(bytes: impl AsRef<[u8]>) -> Vec<u32> {
+pub(crate) fn byte_tokens(bytes: impl AsRef<[u8]>) -> Vec<u32> {
     bytes.as_ref().iter().map(|&byte| TinyTokenizer::byte(byte)).collect()
 }
 
 /// A script that depends on all of the prompt and on the position, and now and then ends.
-pub fn noise(prompt: &[u32], position: usize) -> u32 {
+pub(crate) fn noise(prompt: &[u32], position: usize) -> u32 {
     let mut hash = 0xcbf2_9ce4_8422_2325_u64;
     for value in prompt.iter().map(|&id| u64::from(id)).chain([position as u64]) {
         hash = (hash ^ value).wrapping_mul(0x0000_0100_0000_01b3);
@@ -158,7 +164,7 @@ pub fn noise(prompt: &[u32], position: usize) -> u32 {
 }
 
 /// What [`noise`] gives for a prompt, with the end token.
-pub fn noise_output(prompt: &[u32], max_tokens: usize) -> Vec<u32> {
+pub(crate) fn noise_output(prompt: &[u32], max_tokens: usize) -> Vec<u32> {
     let mut tokens = Vec::new();
     while tokens.len() < max_tokens && tokens.last() != Some(&EOS) {
         tokens.push(noise(prompt, prompt.len() + tokens.len()));
@@ -167,10 +173,10 @@ pub fn noise_output(prompt: &[u32], max_tokens: usize) -> Vec<u32> {
 }
 
 /// Numbers that only look random (xorshift).
-pub struct Random(pub u64);
+pub(crate) struct Random(pub(crate) u64);
 
 impl Random {
-    pub fn below(&mut self, bound: usize) -> usize {
+    pub(crate) fn below(&mut self, bound: usize) -> usize {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
         self.0 ^= self.0 << 17;
