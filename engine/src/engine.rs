@@ -12,8 +12,8 @@ use quire_scheduler::{Fcfs, LogObserver, Scheduler, SchedulerConfig, SchedulerPo
 use crate::checked::{EosTokens, ParamLimits};
 use crate::client::{ModelInfo, RequestStream};
 use crate::clock::Clock;
-use crate::core::{CoreParts, EngineCore, EventSink, Inbox, RequestKey, SharedStats, StepOrder};
-use crate::frontend::{Frontend, Prepared};
+use crate::core::{CoreParts, EngineCore, Inbox, SharedStats, StepOrder};
+use crate::frontend::Frontend;
 use crate::seeds::{Seeds, random_u64};
 use crate::text::{ChatTemplate, TextDecoder};
 use crate::{ConfigError, EngineConfig, EngineStats, Error, Request, Result, SamplingParams};
@@ -126,20 +126,12 @@ impl Engine {
 
     /// Checks, prepares and queues a request. The caller waits for template and tokenizer.
     pub(crate) fn submit(&self, request: Request) -> Result<RequestStream> {
-        self.inbox.status().check()?;
+        let waiting = self.inbox.reserve()?;
         let prepared = self.frontend.prepare(request)?;
-        let key = self.inbox.next_key();
-        let inbox = self.inbox.clone();
+        let (key, inbox) = (self.inbox.next_key(), self.inbox.clone());
         let (sender, stream) = RequestStream::channel(move || inbox.abort(key));
-        self.inbox.submit(key, prepared, Box::new(sender))?;
+        self.inbox.submit_as(key, waiting, prepared, Box::new(sender));
         Ok(stream)
-    }
-
-    /// Queues a prepared request.
-    pub(crate) fn submit_prepared(&self, prepared: Prepared, sink: Box<dyn EventSink>) -> Result<RequestKey> {
-        let key = self.inbox.next_key();
-        self.inbox.submit(key, prepared, sink)?;
-        Ok(key)
     }
 
     pub(crate) fn stats(&self) -> EngineStats {
@@ -247,7 +239,7 @@ mod tests {
                     prepared.detokenizer = Box::new(Panicking(0));
                 }
                 let (sender, stream) = RequestStream::channel(|| ());
-                engine.submit_prepared(prepared, Box::new(sender)).unwrap();
+                engine.inbox.submit(engine.inbox.reserve().unwrap(), prepared, Box::new(sender));
                 stream
             });
             let last =

@@ -4,7 +4,7 @@ use std::num::NonZero;
 use std::sync::{Arc, mpsc};
 
 use crate::client::{ModelInfo, RequestStream};
-use crate::core::{EventSink, RequestKey};
+use crate::core::{EventSink, Inbox, RequestKey};
 use crate::engine::{Engine, EngineParts};
 use crate::frontend::Prepared;
 use crate::progress::Progress;
@@ -157,37 +157,43 @@ impl Llm {
     /// Runs what is prepared. As many requests are queued as may wait; the others follow as those end.
     fn run(&self, prepared: Vec<Result<Prepared>>) -> Vec<Result<RequestOutput>> {
         let (events, ends) = mpsc::channel();
-        let mut results: Vec<Option<Result<RequestOutput>>> = Vec::with_capacity(prepared.len());
         let mut progress = Progress::start(prepared.len());
-        let mut open = OpenRequests { engine: &self.engine, keys: vec![None; prepared.len()], num_open: 0 };
-        let mut to_submit = prepared.into_iter().enumerate();
-        results.resize_with(open.keys.len(), || None);
+        let mut results: Vec<Option<Result<RequestOutput>>> = Vec::new();
+        results.resize_with(prepared.len(), || None);
+        let mut open =
+            OpenRequests { inbox: &self.engine.inbox, keys: vec![None; prepared.len()], num_open: 0 };
+        let mut prepared = prepared.into_iter().enumerate().peekable();
         loop {
-            while self.engine.inbox.has_room() || open.num_open == 0 {
-                let Some((index, prepared)) = to_submit.next() else { break };
-                let sink = Box::new(IndexedSink { index, events: events.clone() });
-                match prepared.and_then(|prepared| self.engine.submit_prepared(prepared, sink)) {
-                    Ok(key) => open.insert(index, key),
+            while prepared.peek().is_some() {
+                let place = self.engine.inbox.reserve();
+                if matches!(place, Err(Error::Overloaded { .. })) && open.num_open > 0 {
+                    break;
+                }
+                let Some((index, prepared)) = prepared.next() else { break };
+                match place.and_then(|place| Ok((place, prepared?))) {
+                    Ok((place, prepared)) => {
+                        let sink = IndexedSink { index, events: events.clone(), has_ended: false };
+                        open.insert(index, self.engine.inbox.submit(place, prepared, Box::new(sink)));
+                    }
                     Err(error) => results[index] = Some(Err(error)),
                 }
             }
             if open.num_open == 0 {
                 break;
             }
-            // The engine ends every request, also when it ends itself: a silent end is a bug told as an error.
-            let Ok((index, result)) = ends.recv() else { break };
+            let (index, result) = ends.recv().expect("this function holds a sender itself");
             open.remove(index);
+            let result = result.unwrap_or_else(|| Err(self.engine.inbox.stopped()));
             progress.note(&result);
             results[index] = Some(result);
         }
-        let lost = || Err(Error::stopped("the request was lost"));
-        results.into_iter().map(|result| result.unwrap_or_else(lost)).collect()
+        results.into_iter().map(|result| result.expect("all requests have ended")).collect()
     }
 }
 
 /// What has been queued and not ended. Given up if the caller does not wait for it, as in a panic.
 struct OpenRequests<'a> {
-    engine: &'a Engine,
+    inbox: &'a Inbox,
     keys: Vec<Option<RequestKey>>,
     num_open: usize,
 }
@@ -206,27 +212,43 @@ impl OpenRequests<'_> {
 
 impl Drop for OpenRequests<'_> {
     fn drop(&mut self) {
-        self.keys.iter().flatten().for_each(|&key| self.engine.inbox.abort(key));
+        self.keys.iter().flatten().for_each(|&key| self.inbox.abort(key));
     }
 }
 
-/// Hands on the end of a request, with its place in the list.
+/// Hands on the end of a request, with its place in the list: `None` if the engine has ended without one.
 struct IndexedSink {
     index: usize,
-    events: mpsc::Sender<(usize, Result<RequestOutput>)>,
+    events: mpsc::Sender<(usize, Option<Result<RequestOutput>>)>,
+    has_ended: bool,
+}
+
+impl IndexedSink {
+    fn end(&mut self, result: Option<Result<RequestOutput>>) {
+        if !std::mem::replace(&mut self.has_ended, true) {
+            // Nobody listens any more where the caller has panicked.
+            let _ = self.events.send((self.index, result));
+        }
+    }
 }
 
 impl EventSink for IndexedSink {
-    fn send(&self, event: RequestEvent) {
-        let _ = match event {
-            RequestEvent::Delta(_) => Ok(()),
-            RequestEvent::Finished(output) => self.events.send((self.index, Ok(*output))),
-            RequestEvent::Failed(error) => self.events.send((self.index, Err(error))),
-        };
+    fn send(&mut self, event: RequestEvent) {
+        match event {
+            RequestEvent::Delta(_) => {}
+            RequestEvent::Finished(output) => self.end(Some(Ok(*output))),
+            RequestEvent::Failed(error) => self.end(Some(Err(error))),
+        }
     }
 
     fn wants_deltas(&self) -> bool {
         false
+    }
+}
+
+impl Drop for IndexedSink {
+    fn drop(&mut self) {
+        self.end(None);
     }
 }
 

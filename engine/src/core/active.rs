@@ -16,10 +16,11 @@ use crate::request::RequestId;
 use crate::text::{Detokenizer, StopOutcome, StopStrings, TextDecoder};
 use crate::{Error, EventSender};
 
-/// Where a request's events go.
+/// Where a request's events go. One that is dropped before an end was sent must tell its listener so: the engine's
+/// thread may be gone before it has seen a request.
 pub(crate) trait EventSink: Send {
     /// Takes an event. Whoever listened may be gone; that is no error.
-    fn send(&self, event: RequestEvent);
+    fn send(&mut self, event: RequestEvent);
 
     /// Whether pieces are wanted, and not the end alone.
     fn wants_deltas(&self) -> bool {
@@ -28,7 +29,7 @@ pub(crate) trait EventSink: Send {
 }
 
 impl EventSink for EventSender {
-    fn send(&self, event: RequestEvent) {
+    fn send(&mut self, event: RequestEvent) {
         Self::send(self, event);
     }
 }

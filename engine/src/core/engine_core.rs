@@ -143,7 +143,7 @@ impl EngineCore {
     }
 
     fn add(&mut self, submission: Submission) {
-        let Submission { key, prepared, sink, waiting } = submission;
+        let Submission { key, prepared, mut sink, waiting } = submission;
         let num_prompt_tokens = prepared.sequence.prompt.len() as u32;
         let arrival = prepared.sequence.arrival;
         match self.scheduler.add(prepared.sequence) {
@@ -237,7 +237,7 @@ impl EngineCore {
     }
 }
 
-fn tell_failure(request: ActiveRequest, error: Error) {
+fn tell_failure(mut request: ActiveRequest, error: Error) {
     tracing::debug!(target: "quire::engine", request_id = %request.id, reason = "error", %error, "finished");
     request.sink.send(RequestEvent::Failed(error));
 }

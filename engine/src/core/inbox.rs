@@ -58,7 +58,7 @@ impl Status {
 }
 
 /// A place among the requests that wait, given back when dropped.
-pub(super) struct WaitingSlot(Arc<AtomicUsize>);
+pub(crate) struct WaitingSlot(Arc<AtomicUsize>);
 
 impl Drop for WaitingSlot {
     fn drop(&mut self) {
@@ -90,20 +90,42 @@ impl Inbox {
         RequestKey(self.next_key.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// Queues a request.
+    /// A place among those that wait, to be taken before a request is handed in.
     ///
     /// # Errors
     ///
-    /// [`Error::Overloaded`], [`Error::Stopped`]. The request is lost then.
-    pub(crate) fn submit(&self, key: RequestKey, prepared: Prepared, sink: Box<dyn EventSink>) -> Result<()> {
-        let waiting = self.take_slot()?;
-        let submission = Box::new(Submission { key, prepared, sink, waiting });
-        self.commands.send(Command::Submit(submission)).map_err(|_| self.stopped())
+    /// [`Error::Overloaded`], [`Error::Stopped`].
+    pub(crate) fn reserve(&self) -> Result<WaitingSlot> {
+        self.status.check()?;
+        let max_num_waiting = self.max_num_waiting;
+        let more = |waiting| (waiting < max_num_waiting).then_some(waiting + 1);
+        match self.num_waiting.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) {
+            Ok(_) => Ok(WaitingSlot(Arc::clone(&self.num_waiting))),
+            Err(num_waiting) => Err(Error::Overloaded { num_waiting, max_num_waiting }),
+        }
     }
 
-    /// Whether a request would be taken now.
-    pub(crate) fn has_room(&self) -> bool {
-        self.num_waiting.load(Ordering::Acquire) < self.max_num_waiting
+    /// Queues a request. Where the engine has ended, the sink is dropped, which tells its listener.
+    pub(crate) fn submit(
+        &self,
+        waiting: WaitingSlot,
+        prepared: Prepared,
+        sink: Box<dyn EventSink>,
+    ) -> RequestKey {
+        let key = self.next_key();
+        self.submit_as(key, waiting, prepared, sink);
+        key
+    }
+
+    /// As [`submit`](Self::submit), under a name from [`next_key`](Self::next_key).
+    pub(crate) fn submit_as(
+        &self,
+        key: RequestKey,
+        waiting: WaitingSlot,
+        prepared: Prepared,
+        sink: Box<dyn EventSink>,
+    ) {
+        let _ = self.commands.send(Command::Submit(Box::new(Submission { key, prepared, sink, waiting })));
     }
 
     /// Gives a request up. One that has ended already is none of the engine's business.
@@ -121,18 +143,8 @@ impl Inbox {
         let _ = self.commands.send(Command::Stop);
     }
 
-    fn take_slot(&self) -> Result<WaitingSlot> {
-        let max = self.max_num_waiting;
-        let taken = self.num_waiting.fetch_update(Ordering::AcqRel, Ordering::Acquire, |waiting| {
-            (waiting < max).then_some(waiting + 1)
-        });
-        match taken {
-            Ok(_) => Ok(WaitingSlot(Arc::clone(&self.num_waiting))),
-            Err(num_waiting) => Err(Error::Overloaded { num_waiting, max_num_waiting: max }),
-        }
-    }
-
-    fn stopped(&self) -> Error {
+    /// Why a request got no answer.
+    pub(crate) fn stopped(&self) -> Error {
         self.status.check().err().unwrap_or_else(|| Error::stopped("its thread has ended"))
     }
 }

@@ -28,10 +28,11 @@ impl EngineCore {
 
     /// Ends everything.
     pub(super) fn stop(&mut self, error: Error) {
-        for request in self.requests.drain() {
+        // The reason first: whoever hears of the end and asks again gets it.
+        self.status.stop(error.clone());
+        for mut request in self.requests.drain() {
             request.sink.send(crate::RequestEvent::Failed(error.clone()));
         }
-        self.status.stop(error);
     }
 }
 

@@ -52,6 +52,7 @@ fn br_42_half_of_the_streams_are_dropped_and_the_others_are_exact() {
 #[test]
 fn br_41_a_dropped_stream_frees_its_blocks_within_a_step() {
     let rig = RigSpec::default().start(|_, _| 50);
+    rig.control.set_delay(std::time::Duration::from_millis(1));
     let params = SamplingParams { max_tokens: None, ..SamplingParams::default() };
     let mut stream = rig.llm.stream(Request::new(Prompt::TokenIds(vec![9; 100]), params)).unwrap();
     assert!(matches!(stream.blocking_next(), Some(RequestEvent::Delta(_))));

@@ -74,14 +74,14 @@ fn lone_runs(folder: &Path, requests: &[(Vec<u32>, SamplingParams)]) -> Vec<(Str
 #[test]
 fn many_at_once_equal_their_lone_runs() {
     let folder = folder();
-    let requests = requests(32, 200, 32);
+    let requests = requests(32, 120, 24);
     let expected = lone_runs(folder.path(), &requests);
     let mut num_preemptions = 0;
     for (i, (block_size, chunk)) in [(8, Some(1)), (16, Some(7)), (32, Some(64))].into_iter().enumerate() {
         for overlapped in [false, true] {
             for deferred in [false, true] {
                 // Room for the longest request and a half.
-                let num_blocks = 350_usize.div_ceil(block_size);
+                let num_blocks = 216_usize.div_ceil(block_size);
                 let options = options(folder.path())
                     .block_size(block_size)
                     .max_prefill_chunk(chunk)
