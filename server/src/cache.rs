@@ -4,13 +4,13 @@ use std::path::PathBuf;
 
 use crate::env::Env;
 
-/// Quire's folder for what it fetched: `$QUIRE_CACHE`, else `$VLLM_CACHE_ROOT/quire`, else
-/// `$XDG_CACHE_HOME/quire`, else `~/.cache/quire`. `None` where none of these names is set.
+/// Quire's folder for what it fetched: `$QUIRE_CACHE`, else `$XDG_CACHE_HOME/quire`, else
+/// `~/.cache/quire`. `None` where none of these names is set.
 pub(crate) fn folder(env: &Env) -> Option<PathBuf> {
     if let Some(own) = env.get("QUIRE_CACHE") {
         return Some(own.into());
     }
-    let parent = env.get("VLLM_CACHE_ROOT").or_else(|| env.get("XDG_CACHE_HOME")).map(PathBuf::from);
+    let parent = env.get("XDG_CACHE_HOME").map(PathBuf::from);
     let parent = parent.or_else(|| Some(PathBuf::from(env.get("HOME")?).join(".cache")));
     Some(parent?.join("quire"))
 }

@@ -6,10 +6,9 @@ use std::collections::BTreeMap;
 const KNOWN: &[&str] = &[
     "QUIRE_CACHE",
     "QUIRE_LOG",
-    "QUIRE_MODEL",
-    "QUIRE_QWEN",
+    "QUIRE_TEST_QWEN_CODER",
+    "QUIRE_TEST_SMOLLM2",
     "VLLM_ALLOW_LONG_MAX_MODEL_LEN",
-    "VLLM_CACHE_ROOT",
     "VLLM_CPU_KVCACHE_SPACE",
     "VLLM_LOGGING_LEVEL",
     "VLLM_NO_USAGE_STATS",
@@ -20,6 +19,7 @@ const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("VLLM_API_KEY", "there is no HTTP server yet"),
     ("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "there are no adapters yet"),
     ("VLLM_ATTENTION_BACKEND", "the backend is chosen by --device"),
+    ("VLLM_CACHE_ROOT", "models are kept under QUIRE_CACHE"),
     ("VLLM_CONFIGURE_LOGGING", "logging is set by QUIRE_LOG or --log-level"),
     ("VLLM_ENGINE_ITERATION_TIMEOUT_S", "there is no HTTP server yet"),
     ("VLLM_HOST_IP", "there is no HTTP server yet"),
@@ -54,6 +54,11 @@ impl Env {
     /// A variable's value; an empty one counts as not set.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
         self.vars.get(name).map(String::as_str).filter(|value| !value.is_empty())
+    }
+
+    /// All variables.
+    pub(crate) fn vars(&self) -> impl Iterator<Item = (String, String)> {
+        self.vars.iter().map(|(name, value)| (name.clone(), value.clone()))
     }
 
     /// Whether a switch such as `HF_HUB_OFFLINE` is on: `1`, `true`, `yes` or `on`, in any case.

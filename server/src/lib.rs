@@ -1,7 +1,54 @@
-//! Quire: facade, command line and server; the only crate that names kernel backends.
+//! Quire runs large language models: the keys and values of attention in pages, the batch rebuilt at every step.
+//!
+//! This crate stands on top of the picture. It finds and fetches models, names the backends, and is the command line;
+//! everything else is in the crates below, each of which can be used alone. A program that embeds inference begins
+//! with [`Llm`]:
+//!
+//! ```no_run
+//! use quire::{Llm, SamplingParams};
+//!
+//! let llm = Llm::load("smollm2-135m")?;
+//! let outputs = llm.generate(["The capital of France is"], &SamplingParams::greedy(24))?;
+//! println!("{}", outputs[0].outputs[0].text);
+//! # Ok::<(), quire::Error>(())
+//! ```
+//!
+//! One that extends the command line with a policy, a backend or a model of its own begins with [`App`].
+//!
+//! # Invariants
+//!
+//! - Only this crate names a backend or knows the network.
+//! - Results go to standard output, everything else to standard error.
+//! - A file that was fetched has its name only once its content was checked.
+//! - The environment is read once, here; the crates below get what they need as arguments.
 
+mod app;
+mod backend;
 mod cache;
+mod cli;
 mod env;
+mod error;
+mod llm;
+mod logging;
 mod model_source;
+mod start;
 
-pub use model_source::{HubId, KNOWN_MODELS, KnownModel, Lines, ModelSource, ResolvedModel, SourceError};
+pub use app::App;
+pub use backend::{BackendError, BackendOptions, BackendRegistry, cpu_kernels};
+pub use cli::input::{InputError, LineError};
+pub use error::{Error, Result};
+pub use llm::Llm;
+pub use logging::LogFilterError;
+pub use model_source::{
+    HubId, HubIdError, KNOWN_MODELS, KnownModel, Lines, ModelSource, ResolvedModel, SourceError,
+};
+
+// The paved road: one dependency is enough to write a request, a policy, a kernel part or a model.
+pub use quire_engine::{
+    AsyncLlm, ChatMessage, EngineClient, EngineOptions, Prompt, Request, RequestEvent, RequestOutput,
+    SamplingParams,
+};
+pub use {
+    quire_engine as engine, quire_kernels as kernels, quire_kernels_cpu as kernels_cpu,
+    quire_models as models, quire_scheduler as scheduler,
+};

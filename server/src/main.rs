@@ -1,1 +1,7 @@
-fn main() {}
+//! The command `quire`.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    quire::App::new().run()
+}

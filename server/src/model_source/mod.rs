@@ -19,7 +19,7 @@ mod stub;
 use std::path::{Path, PathBuf};
 
 pub use self::error::{Lines, SourceError};
-pub use self::hub_id::HubId;
+pub use self::hub_id::{HubId, HubIdError};
 pub use self::known::{KNOWN_MODELS, KnownModel};
 
 use self::fetch::Fetcher;

@@ -1,7 +1,7 @@
 use std::collections::BTreeMap;
 
 use quire::scheduler::{
-    ClassHeads, ClassId, EventKind, Rank, Rerank, SchedEvent, SchedulerPolicy, SequenceView, Time,
+    ClassHeads, ClassId, EventKind, Rank, Rerank, SchedEvent, SchedulerPolicy, SequenceView,
 };
 
 /// Tenants share alike: the one that was served the fewest tokens is next.
@@ -23,7 +23,7 @@ impl SchedulerPolicy for FairShare {
         ClassId(seq.tenant().0)
     }
 
-    fn next_class(&mut self, heads: &ClassHeads<'_>, _now: Time) -> Option<ClassId> {
+    fn next_class(&mut self, heads: &ClassHeads<'_>, _now: quire::scheduler::Time) -> Option<ClassId> {
         heads.iter().map(|head| head.class()).min_by_key(|class| self.served_tokens.get(class))
     }
 

@@ -1,0 +1,54 @@
+//! The parts work from the command line, on a tiny model.
+
+use std::path::Path;
+use std::process::{Command, Output};
+
+fn run(words: &[&str]) -> Output {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_stranger-serving"));
+    command.args(words).env("QUIRE_LOG", "info").env("HF_HUB_OFFLINE", "1");
+    command.output().expect("the program was built for this test")
+}
+
+fn tiny_model() -> tempfile::TempDir {
+    let folder = tempfile::tempdir().expect("a folder for tests");
+    quire::models::testing::TinyModel::llama().write_folder(folder.path()).expect("writable");
+    folder
+}
+
+fn generate(model: &Path, more: &[&str]) -> (String, String) {
+    let model = model.to_str().expect("a plain path");
+    let prompt = "a prompt that is a good deal longer than the window of the attention that is tested";
+    let words = ["generate", model, "--prompt", prompt, "--temperature", "0", "--max-tokens", "12", "--ignore-eos"];
+    let output = run(&[&words[..], more].concat());
+    let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    assert!(output.status.success(), "{stderr}");
+    (stdout.into_owned(), stderr.into_owned())
+}
+
+#[test]
+fn a_policy_of_ones_own_serves_requests_and_does_not_change_them() {
+    let folder = tiny_model();
+    let (shipped, _) = generate(folder.path(), &[]);
+    let (mine, log) = generate(folder.path(), &["--scheduling-policy", "mine"]);
+    assert_eq!(mine, shipped);
+    assert!(log.contains("scheduling_policy = mine"), "{log}");
+}
+
+#[test]
+fn an_attention_part_of_ones_own_is_used_and_named() {
+    let folder = tiny_model();
+    let (_, log) = generate(folder.path(), &["--device", "near"]);
+    assert!(log.contains("near(32) over "), "{log}");
+}
+
+#[test]
+fn unknown_names_are_answered_with_those_known() {
+    let folder = tiny_model();
+    let model = folder.path().to_str().expect("a plain path");
+    for (flag, known) in [("--scheduling-policy", "fcfs, mine"), ("--device", "auto, cpu, cuda, near")] {
+        let output = run(&["generate", model, "--prompt", "a", flag, "yours"]);
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert!(stderr.contains(known), "{stderr}");
+        assert_eq!(output.status.code(), Some(2));
+    }
+}

@@ -1,0 +1,178 @@
+//! `quire generate`.
+
+use std::collections::VecDeque;
+use std::fs::File;
+use std::io::{self, BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+
+use clap::{ArgGroup, Args};
+use indicatif::{ProgressBar, ProgressStyle};
+use quire_engine::{
+    EngineClient, ParamLimits, Prompt, PromptError, Request, RequestEvent, RequestOutput, RequestStream,
+    SamplingParams,
+};
+
+use super::Context;
+use super::input::{self, InputError, InputLine, LineError};
+use super::model::ModelArgs;
+use super::output::{self, OutputFormat};
+use super::sampling::SamplingFlags;
+use crate::error::{Error, Result, with_causes};
+
+/// Requests of a file that are with the engine at once. More than run at once, so that it never waits for the next;
+/// bounded, so that a file of any length takes little memory.
+const MAX_OPEN: usize = 1024;
+
+#[derive(Args)]
+#[command(group = ArgGroup::new("what").args(["prompt", "input"]).required(true))]
+pub(crate) struct GenerateArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// The text to continue.
+    #[arg(long, value_name = "TEXT")]
+    prompt: Option<String>,
+    /// Requests, a JSON object a line, with `prompt`, `prompt_token_ids` or `messages` and any sampling parameter; `-` is
+    /// standard input.
+    #[arg(long, value_name = "FILE")]
+    input: Option<PathBuf>,
+    /// text (as it comes, the form for --prompt) or json (a line an output, the form for --input).
+    #[arg(long, value_name = "FORMAT")]
+    output_format: Option<OutputFormat>,
+    #[command(flatten)]
+    sampling: SamplingFlags,
+}
+
+pub(crate) fn run(context: &Context<'_>, args: &GenerateArgs) -> Result<()> {
+    // What is wrong with the input is told before a model is fetched or loaded.
+    let defaults = args.sampling.checked_over(&SamplingParams::default())?;
+    let lines = args.input.as_deref().map(|path| read_input(path, &defaults)).transpose()?;
+    let engine = args.model.start(context, args.sampling.seed())?;
+    let defaults = args.sampling.over(&engine.model().default_params)?;
+    super::model::runtime()?.block_on(async {
+        match (&args.input, lines) {
+            (Some(path), Some(lines)) => {
+                let requests = Batch { engine: &*engine, defaults }.check(path, lines).await?;
+                run_all(&*engine, requests, args.output_format.unwrap_or(OutputFormat::Json)).await
+            }
+            _ => {
+                let request = Request::new(args.prompt.clone().unwrap_or_default(), defaults);
+                run_one(&*engine, request, args.output_format.unwrap_or(OutputFormat::Text)).await
+            }
+        }
+    })
+}
+
+fn read_input(path: &Path, defaults: &SamplingParams) -> Result<Vec<InputLine>> {
+    let name = path.display().to_string();
+    let reader: Box<dyn BufRead> = if name == "-" {
+        Box::new(io::stdin().lock())
+    } else {
+        let file = File::open(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
+        Box::new(BufReader::new(file))
+    };
+    Ok(input::read(&name, reader, defaults)?)
+}
+
+/// Lines that become requests, all or none.
+struct Batch<'a> {
+    engine: &'a dyn EngineClient,
+    defaults: SamplingParams,
+}
+
+impl Batch<'_> {
+    /// The requests of all lines, with their prompts as tokens: so each is known to fit before the first one runs.
+    async fn check(&self, path: &Path, lines: Vec<InputLine>) -> Result<Vec<Request>> {
+        let (mut good, mut bad) = (Vec::new(), Vec::new());
+        for line in lines {
+            match self.request(&line).await {
+                Ok(request) => good.push(request),
+                Err(error) => bad.push((line.number, error)),
+            }
+        }
+        if bad.is_empty() {
+            Ok(good)
+        } else {
+            Err(InputError { file: path.display().to_string(), lines: bad }.into())
+        }
+    }
+
+    async fn request(&self, line: &InputLine) -> Result<Request, LineError> {
+        let mut request = line.request(&self.defaults)?;
+        let model = self.engine.model();
+        request.params.check(&ParamLimits { vocab_size: model.vocab_size, ..input::permissive_limits() })?;
+        let token_ids = self.engine.tokenize(request.prompt).await?;
+        let (num_tokens, max_model_len) = (token_ids.len(), model.max_model_len);
+        if num_tokens >= max_model_len {
+            return Err(quire_engine::Error::from(PromptError::TooLong { num_tokens, max_model_len }).into());
+        }
+        request.prompt = Prompt::TokenIds(token_ids);
+        Ok(request)
+    }
+}
+
+/// Writes the text as it comes.
+async fn run_one(engine: &dyn EngineClient, request: Request, format: OutputFormat) -> Result<()> {
+    let mut stdout = io::stdout().lock();
+    let mut stream = engine.submit(request).await?;
+    while let Some(event) = stream.next().await {
+        match event {
+            RequestEvent::Delta(delta) if format == OutputFormat::Text => {
+                write!(stdout, "{}", delta.text).and_then(|()| stdout.flush()).map_err(Error::Stdout)?;
+            }
+            RequestEvent::Delta(_) => {}
+            RequestEvent::Finished(output) => {
+                return match format {
+                    OutputFormat::Text => writeln!(stdout).map_err(Error::Stdout),
+                    OutputFormat::Json => output::write(&mut stdout, format, 0, &Ok(*output)),
+                };
+            }
+            RequestEvent::Failed(error) => return Err(error.into()),
+        }
+    }
+    Ok(())
+}
+
+/// Writes outputs in the order of the requests.
+async fn run_all(engine: &dyn EngineClient, requests: Vec<Request>, format: OutputFormat) -> Result<()> {
+    let num_requests = requests.len();
+    let mut stdout = io::stdout().lock();
+    let mut open: VecDeque<(usize, Result<RequestStream, quire_engine::Error>)> = VecDeque::new();
+    let mut waiting = requests.into_iter().enumerate();
+    let mut num_failed = 0;
+    let bar = progress_bar(num_requests);
+    loop {
+        while open.len() < MAX_OPEN
+            && let Some((index, request)) = waiting.next()
+        {
+            open.push_back((index, engine.submit(request).await));
+        }
+        let Some((index, stream)) = open.pop_front() else { break };
+        let outcome = finish(stream).await;
+        if let Err(error) = &outcome {
+            num_failed += 1;
+            tracing::error!(target: "quire::server", "request {index}: {error}");
+        }
+        output::write(&mut stdout, format, index, &outcome)?;
+        bar.inc(1);
+    }
+    bar.finish_and_clear();
+    if num_failed > 0 {
+        return Err(Error::SomeFailed { num_failed, num_requests });
+    }
+    Ok(())
+}
+
+async fn finish(stream: Result<RequestStream, quire_engine::Error>) -> Result<RequestOutput, String> {
+    let outcome = match stream {
+        Ok(stream) => stream.finish().await,
+        Err(error) => Err(error),
+    };
+    outcome.map_err(|error| with_causes(&error))
+}
+
+fn progress_bar(num_requests: usize) -> ProgressBar {
+    let style = ProgressStyle::with_template("{pos}/{len} requests [{bar:30}] {elapsed} ({eta} left)")
+        .expect("the template names fields that indicatif has");
+    // On standard error, and only on a terminal.
+    ProgressBar::new(num_requests as u64).with_style(style)
+}

@@ -1,0 +1,106 @@
+//! The command line: `generate`, `chat`, `inspect`.
+
+mod chat;
+mod engine;
+mod generate;
+pub(crate) mod input;
+mod inspect;
+mod model;
+mod output;
+mod sampling;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::app::App;
+use crate::env::Env;
+use crate::error::{Error, Result, with_causes};
+use crate::logging;
+
+/// LLM inference with a paged KV cache.
+///
+/// Results go to standard output, everything else to standard error. Exit codes: 0 all went well, 1 the run failed,
+/// 2 the command line or the input is wrong.
+#[derive(Parser)]
+#[command(name = "quire", version)]
+struct Cli {
+    /// Which log lines are written: off, error, warn, info, debug, trace, or a list of TARGET=LEVEL. QUIRE_LOG, RUST_LOG
+    /// and VLLM_LOGGING_LEVEL say the same.
+    #[arg(long, global = true, value_name = "FILTER")]
+    log_level: Option<String>,
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Continues a prompt, or each request of a file.
+    Generate(generate::GenerateArgs),
+    /// Talks with a model.
+    Chat(chat::ChatArgs),
+    /// Says what a model is and what it needs, without loading its weights.
+    Inspect(inspect::InspectArgs),
+    /// Serves a model over HTTP (not built yet).
+    Serve(ServeArgs),
+}
+
+#[derive(Args)]
+struct ServeArgs {
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
+    _anything: Vec<OsString>,
+}
+
+/// What a command has beside its own flags.
+struct Context<'a> {
+    app: &'a App,
+    env: Env,
+}
+
+/// Runs a command line; its first word is the name of the program.
+pub(crate) fn run<T: Into<OsString> + Clone>(app: &App, words: impl IntoIterator<Item = T>) -> ExitCode {
+    let cli = match Cli::try_parse_from(words) {
+        Ok(cli) => cli,
+        Err(error) => {
+            // Help and version go to standard output and are no errors.
+            let is_usage = error.use_stderr();
+            let _ = error.print();
+            return ExitCode::from(if is_usage { 2 } else { 0 });
+        }
+    };
+    match run_command(app, cli) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) if error.is_closed_pipe() => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {}", with_causes(&error));
+            ExitCode::from(if error.is_usage() { 2 } else { 1 })
+        }
+    }
+}
+
+fn run_command(app: &App, cli: Cli) -> Result<()> {
+    let context = Context { app, env: Env::of_process() };
+    // A conversation is read by people: there, and where the result is the report, only warnings break in.
+    let default_level = if matches!(cli.command, Command::Generate(_)) { "info" } else { "warn" };
+    logging::start(cli.log_level.as_deref(), default_level, &context.env)?;
+    for warning in context.env.warnings() {
+        tracing::warn!(target: "quire::server", "{warning}");
+    }
+    match cli.command {
+        Command::Generate(args) => generate::run(&context, &args),
+        Command::Chat(args) => chat::run(&context, &args),
+        Command::Inspect(args) => inspect::run(&context, &args),
+        Command::Serve(_) => Err(Error::NotBuilt { command: "serve", built: "generate, chat and inspect" }),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_command_line_is_sound() {
+        super::Cli::command().debug_assert();
+    }
+}

@@ -1,0 +1,82 @@
+//! Which model, on which device, with which settings: what all commands have in common.
+
+use std::sync::Arc;
+
+use clap::Args;
+use clap::builder::RangedU64ValueParser;
+use quire_engine::{ConfigError, EngineClient, EngineOptions, Source};
+use tokio::runtime::{Builder, Runtime};
+
+use super::Context;
+use super::engine::EngineFlags;
+use crate::backend::BackendOptions;
+use crate::error::{Error, Result};
+use crate::model_source::{KnownModel, ModelSource};
+use crate::start::{self, Parts};
+
+#[derive(Args)]
+pub(crate) struct ModelArgs {
+    /// A folder, a .gguf file, a Hugging Face id (ORG/NAME, ORG/NAME/FILE.gguf, each with an optional @REVISION) or
+    /// smollm2-135m, which is also the default.
+    #[arg(value_name = "MODEL")]
+    argument: Option<String>,
+    /// The same as MODEL.
+    #[arg(long = "model", value_name = "MODEL", hide = true)]
+    flag: Option<String>,
+    /// Threads of the CPU backend; by default one a core.
+    #[arg(long, value_name = "N", help_heading = "Engine", value_parser = RangedU64ValueParser::<usize>::new().range(1..=4096))]
+    threads: Option<usize>,
+    #[command(flatten)]
+    engine: EngineFlags,
+}
+
+impl ModelArgs {
+    /// Fetches the model where it is not here, and starts an engine on it.
+    pub(crate) fn start(&self, context: &Context<'_>, seed: Option<u64>) -> Result<Arc<dyn EngineClient>> {
+        let parts = self.parts(context)?;
+        start::engine(self.options(context, seed)?, &parts)
+    }
+
+    /// The settings, with the files of the model.
+    pub(crate) fn options(&self, context: &Context<'_>, seed: Option<u64>) -> Result<EngineOptions> {
+        let mut given = self.given()?;
+        if let Some(seed) = seed {
+            given.set("seed", &seed.to_string(), Source::Flag).map_err(quire_engine::Error::from)?;
+        }
+        start::complete(given, &ModelSource::parse(self.name()?)?, &context.env)
+    }
+
+    /// The backend and what else was registered. A name that nobody knows is told before a model is fetched.
+    pub(crate) fn parts<'a>(&self, context: &Context<'a>) -> Result<Parts<'a>> {
+        let app = context.app;
+        if let Some(policy) = self.engine.get("scheduling_policy") {
+            app.policies.build(policy).map_err(ConfigError::from).map_err(quire_engine::Error::from)?;
+        }
+        let options = BackendOptions { num_threads: self.threads };
+        let kernels = app.backends.build(self.given()?.device_name(), &options)?;
+        Ok(Parts { kernels, policies: &app.policies, models: &app.models })
+    }
+
+    fn given(&self) -> Result<EngineOptions> {
+        let mut given = EngineOptions::default();
+        self.engine.set(&mut given).map_err(quire_engine::Error::from)?;
+        Ok(given)
+    }
+
+    fn name(&self) -> Result<&str> {
+        match (&self.argument, &self.flag) {
+            (Some(argument), Some(flag)) => {
+                Err(Error::TwoModels { argument: argument.clone(), flag: flag.clone() })
+            }
+            (argument, flag) => {
+                let name = argument.as_deref().or(flag.as_deref());
+                Ok(name.unwrap_or(KnownModel::default_model().alias))
+            }
+        }
+    }
+}
+
+/// Runs what waits for the engine; the engine has threads of its own.
+pub(crate) fn runtime() -> Result<Runtime> {
+    Builder::new_current_thread().enable_all().build().map_err(Error::Runtime)
+}

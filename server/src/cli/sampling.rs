@@ -1,0 +1,138 @@
+use clap::Args;
+use quire_engine::SamplingParams;
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+use super::input;
+
+/// Sampling parameters as flags. What is not given is left to the model's `generation_config.json`, then to the
+/// defaults of vLLM.
+#[derive(Args, Clone, Debug, Default, Serialize)]
+#[command(next_help_heading = "Sampling")]
+pub(crate) struct SamplingFlags {
+    /// Tokens to generate at most.
+    #[arg(long, value_name = "N")]
+    max_tokens: Option<u64>,
+    /// Tokens before which nothing ends the output.
+    #[arg(long, value_name = "N")]
+    min_tokens: Option<u64>,
+    /// 0 takes the best token always; up to 2.
+    #[arg(long, value_name = "T", allow_negative_numbers = true, value_parser = finite)]
+    temperature: Option<f64>,
+    /// Keeps the smallest set of tokens with this mass.
+    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = finite)]
+    top_p: Option<f64>,
+    /// Keeps the best K tokens; 0 and -1 are off.
+    #[arg(long, value_name = "K", allow_negative_numbers = true)]
+    top_k: Option<i64>,
+    /// Keeps tokens at least this probable relative to the best.
+    #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = finite)]
+    min_p: Option<f64>,
+    /// Makes the random choices repeatable; also the seed of random weights (`--load-format dummy`).
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    seed: Option<i64>,
+    /// A text that ends the output; may be given several times.
+    #[arg(long, value_name = "TEXT")]
+    stop: Option<Vec<String>>,
+    /// Tokens that end the output, separated by commas.
+    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    stop_token_ids: Option<Vec<u32>>,
+    /// Goes on after the end-of-text token.
+    #[arg(long, num_args = 0, default_missing_value = "true")]
+    ignore_eos: Option<bool>,
+    /// Leaves what ended the output in the text.
+    #[arg(long, num_args = 0, default_missing_value = "true")]
+    include_stop_str_in_output: Option<bool>,
+    /// How many of the best log-probabilities come with each token.
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    logprobs: Option<i64>,
+    /// The same for the tokens of the prompt.
+    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    prompt_logprobs: Option<i64>,
+    /// Lowers tokens that were generated already.
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = finite)]
+    presence_penalty: Option<f64>,
+    /// Lowers tokens once for each time they were generated.
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = finite)]
+    frequency_penalty: Option<f64>,
+    /// Divides the logits of all tokens seen.
+    #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = finite)]
+    repetition_penalty: Option<f64>,
+}
+
+impl SamplingFlags {
+    /// `defaults` with what was given in their place.
+    pub(crate) fn over(&self, defaults: &SamplingParams) -> Result<SamplingParams, quire_engine::Error> {
+        Ok(defaults.with_json(&self.given())?)
+    }
+
+    /// As [`over`](Self::over), after checking all that can be checked without a model.
+    pub(crate) fn checked_over(
+        &self,
+        defaults: &SamplingParams,
+    ) -> Result<SamplingParams, quire_engine::Error> {
+        let params = self.over(defaults)?;
+        params.check(&input::permissive_limits())?;
+        Ok(params)
+    }
+
+    /// The seed, for what else is random.
+    pub(crate) fn seed(&self) -> Option<u64> {
+        self.seed.and_then(|seed| u64::try_from(seed).ok())
+    }
+
+    /// The flags by the names of their parameters; `null` for those not given.
+    fn given(&self) -> Map<String, Value> {
+        match serde_json::to_value(self) {
+            Ok(Value::Object(given)) => given,
+            _ => unreachable!("a struct of plain fields becomes an object"),
+        }
+    }
+}
+
+/// A number that JSON has as well: NaN would become `null`, which is to say absent.
+fn finite(text: &str) -> Result<f64, &'static str> {
+    text.parse().ok().filter(|number: &f64| number.is_finite()).ok_or("expected a finite number")
+}
+
+#[cfg(test)]
+mod tests {
+    use clap::{CommandFactory, FromArgMatches, Parser};
+
+    use super::*;
+
+    #[derive(Parser)]
+    struct Only {
+        #[command(flatten)]
+        sampling: SamplingFlags,
+    }
+
+    fn parse(line: &str) -> Result<SamplingFlags, clap::Error> {
+        let words = std::iter::once("quire").chain(line.split_whitespace());
+        Only::from_arg_matches(&Only::command().try_get_matches_from(words)?).map(|only| only.sampling)
+    }
+
+    #[test]
+    fn flags_replace_defaults() {
+        let flags = parse("--temperature 0 --top-k -1 --stop a --stop b --stop-token-ids 1,2 --ignore-eos");
+        let defaults = SamplingParams { top_p: 0.5, ..SamplingParams::default() };
+        let params = flags.expect("all are flags").over(&defaults).expect("all are parameters");
+        let expected = SamplingParams {
+            temperature: 0.0,
+            top_k: -1,
+            stop: vec!["a".to_owned(), "b".to_owned()],
+            stop_token_ids: vec![1, 2],
+            ignore_eos: true,
+            ..defaults
+        };
+        assert_eq!(params, expected);
+    }
+
+    #[test]
+    fn a_value_of_another_type_names_its_flag() {
+        for flag in ["--temperature", "--top-k", "--max-tokens", "--stop-token-ids", "--logprobs"] {
+            let error = parse(&format!("{flag} x")).expect_err("x is no number").to_string();
+            assert!(error.contains(flag), "{error}");
+        }
+    }
+}

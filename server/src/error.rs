@@ -1,0 +1,121 @@
+//! What can go wrong between a command line and its result.
+
+use std::io;
+use std::path::PathBuf;
+
+use quire_engine::ErrorKind;
+
+use crate::backend::BackendError;
+use crate::cli::input::InputError;
+use crate::logging::LogFilterError;
+use crate::model_source::SourceError;
+
+/// The crate's result.
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+/// Any error of this crate.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The model is not there and cannot be fetched.
+    #[error(transparent)]
+    Source(#[from] SourceError),
+    /// There is no such backend, or it cannot be used here.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
+    /// The engine refused its configuration, the model or a request, or failed.
+    #[error(transparent)]
+    Engine(#[from] quire_engine::Error),
+    /// The log filter cannot be read.
+    #[error(transparent)]
+    LogFilter(#[from] LogFilterError),
+    /// The input holds lines that are no requests.
+    #[error(transparent)]
+    Input(#[from] InputError),
+    /// Two flags that say the same thing.
+    #[error("the model is given twice: as {argument} and as --model {flag}")]
+    TwoModels {
+        /// The argument.
+        argument: String,
+        /// The flag.
+        flag: String,
+    },
+    /// A conversation with a model that has no form for one.
+    #[error("{model} has no chat template: use `quire generate`, or give --chat-template FILE")]
+    NoChatTemplate {
+        /// The model.
+        model: String,
+    },
+    /// A command that this version does not have.
+    #[error("`quire {command}` is not built yet: this version has {}", built)]
+    NotBuilt {
+        /// The command.
+        command: &'static str,
+        /// What there is instead.
+        built: &'static str,
+    },
+    /// Some requests of a list failed; their lines say why.
+    #[error("{num_failed} of {num_requests} requests failed")]
+    SomeFailed {
+        /// Requests that failed.
+        num_failed: usize,
+        /// All of them.
+        num_requests: usize,
+    },
+    /// A file that cannot be read.
+    #[error("{}: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// The terminal or the pipe that questions come from.
+    #[error("standard input: {0}")]
+    Stdin(io::Error),
+    /// The terminal, pipe or file that results go to.
+    #[error("standard output: {0}")]
+    Stdout(io::Error),
+    /// The threads that the command needs cannot be had.
+    #[error("cannot start: {0}")]
+    Runtime(io::Error),
+}
+
+impl Error {
+    /// Whether whoever read the results has gone: no reason to say anything.
+    pub(crate) fn is_closed_pipe(&self) -> bool {
+        matches!(self, Self::Stdout(error) if error.kind() == io::ErrorKind::BrokenPipe)
+    }
+
+    /// Whether the command line or its input is at fault, rather than the run.
+    pub(crate) fn is_usage(&self) -> bool {
+        match self {
+            Self::Source(error) => matches!(error, SourceError::Unknown { .. } | SourceError::NotGguf { .. }),
+            // A plan that does not fit names the setting to change.
+            Self::Engine(quire_engine::Error::Config(_) | quire_engine::Error::Memory(_)) => true,
+            Self::Engine(error) => matches!(error.kind(), ErrorKind::BadRequest | ErrorKind::NotBuilt),
+            Self::Backend(_)
+            | Self::LogFilter(_)
+            | Self::Input(_)
+            | Self::TwoModels { .. }
+            | Self::NoChatTemplate { .. }
+            | Self::NotBuilt { .. } => true,
+            _ => false,
+        }
+    }
+}
+
+/// An error and what it came from, in one line.
+pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut source = error.source();
+    while let Some(cause) = source {
+        let cause_text = cause.to_string();
+        // Some errors write their cause into their own text.
+        if !text.ends_with(&cause_text) {
+            text = format!("{text}: {cause_text}");
+        }
+        source = cause.source();
+    }
+    text
+}

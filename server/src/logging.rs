@@ -1,0 +1,86 @@
+//! Where log lines go: standard error, filtered by level or by target.
+
+use std::io::{self, IsTerminal};
+
+use tracing_subscriber::EnvFilter;
+use tracing_subscriber::filter::ParseError;
+
+use crate::env::Env;
+
+/// A filter that cannot be read.
+#[derive(Debug, thiserror::Error)]
+#[error(
+    "{name} is `{given}`: expected off, error, warn, info, debug, trace or a list of TARGET=LEVEL ({source})"
+)]
+pub struct LogFilterError {
+    name: &'static str,
+    given: String,
+    source: ParseError,
+}
+
+/// Starts logging for the process. `flag` wins over `QUIRE_LOG`, `RUST_LOG`, `VLLM_LOGGING_LEVEL` and `default`, in
+/// this order. A program that has set up logging of its own keeps it.
+///
+/// # Errors
+///
+/// [`LogFilterError`] where the filter that wins cannot be read.
+pub(crate) fn start(flag: Option<&str>, default: &str, env: &Env) -> Result<(), LogFilterError> {
+    let (name, given) = choose(flag, default, env);
+    let directives = directives(given);
+    let filter = EnvFilter::builder().parse(directives);
+    let filter = filter.map_err(|source| LogFilterError { name, given: given.to_owned(), source })?;
+    let has_colour = io::stderr().is_terminal() && env.get("NO_COLOR").is_none();
+    let subscriber =
+        tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(has_colour);
+    // Fails only where the program that embeds the command line logs already.
+    let _ = subscriber.try_init();
+    Ok(())
+}
+
+fn choose<'a>(flag: Option<&'a str>, default: &'a str, env: &'a Env) -> (&'static str, &'a str) {
+    let names = ["QUIRE_LOG", "RUST_LOG", "VLLM_LOGGING_LEVEL"];
+    let from_env = || names.into_iter().find_map(|name| Some((name, env.get(name)?)));
+    flag.map(|flag| ("--log-level", flag)).or_else(from_env).unwrap_or(("the default", default))
+}
+
+/// A bare level is meant for Quire; what it is built from keeps to warnings.
+fn directives(given: &str) -> String {
+    match given.to_ascii_lowercase().as_str() {
+        level @ ("info" | "debug" | "trace") => format!("warn,quire={level}"),
+        "warning" => "warn".to_owned(),
+        "critical" => "error".to_owned(),
+        _ => given.to_owned(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_nearer_name_wins() {
+        let env = Env::of(&[("VLLM_LOGGING_LEVEL", "DEBUG"), ("RUST_LOG", "off")]);
+        assert_eq!(choose(Some("trace"), "info", &env), ("--log-level", "trace"));
+        assert_eq!(choose(None, "info", &env), ("RUST_LOG", "off"));
+        assert_eq!(choose(None, "info", &Env::default()), ("the default", "info"));
+    }
+
+    #[test]
+    fn levels_of_other_loggers_are_understood() {
+        for (given, expected) in [
+            ("DEBUG", "warn,quire=debug"),
+            ("WARNING", "warn"),
+            ("quire::engine=trace,off", "quire::engine=trace,off"),
+        ] {
+            assert_eq!(directives(given), expected);
+            assert!(EnvFilter::builder().parse(directives(given)).is_ok());
+        }
+    }
+
+    #[test]
+    fn a_filter_that_cannot_be_read_is_named() {
+        let error =
+            start(Some("quire=loud"), "info", &Env::default()).expect_err("no such level").to_string();
+        assert!(error.starts_with("--log-level is `quire=loud`"), "{error}");
+    }
+}

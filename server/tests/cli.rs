@@ -1,0 +1,309 @@
+//! The program from outside: standard output, standard error and exit codes, on a tiny model.
+
+use std::fs;
+use std::io::Write;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+
+use quire::models::testing::TinyModel;
+use serde_json::Value;
+
+/// A tiny model in a folder of its own.
+struct Tiny {
+    folder: tempfile::TempDir,
+}
+
+/// What a run of the program left.
+struct Ran {
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+}
+
+impl Tiny {
+    fn new() -> Self {
+        let folder = tempfile::tempdir().expect("a folder for tests");
+        fs::create_dir(folder.path().join("tiny")).expect("writable");
+        TinyModel::llama().write_folder(&folder.path().join("tiny")).expect("writable");
+        Self { folder }
+    }
+
+    fn path(&self) -> String {
+        self.folder.path().join("tiny").display().to_string()
+    }
+
+    fn input(&self, lines: &str) -> String {
+        let path = self.folder.path().join("requests.jsonl");
+        fs::write(&path, lines).expect("writable");
+        path.display().to_string()
+    }
+
+    /// `quire COMMAND MODEL WORDS...`
+    fn run(&self, command: &str, words: &[&str]) -> Ran {
+        run(&[&[command, &self.path()], words].concat(), "")
+    }
+
+    fn generate(&self, words: &[&str]) -> Ran {
+        self.run("generate", &[&["--prompt", "hello", "--temperature", "0", "--ignore-eos"], words].concat())
+    }
+}
+
+fn command(words: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
+    command.args(words).env("HF_HUB_OFFLINE", "1").env("QUIRE_CACHE", "/nonexistent").env_remove("RUST_LOG");
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
+    command
+}
+
+fn run(words: &[&str], stdin: &str) -> Ran {
+    let mut child = command(words).spawn().expect("the program was built for this test");
+    child.stdin.take().expect("piped").write_all(stdin.as_bytes()).expect("read by the program");
+    let Output { status, stdout, stderr } = child.wait_with_output().expect("the program ends");
+    let text = |bytes| String::from_utf8(bytes).expect("the program writes UTF-8");
+    Ran { code: status.code(), stdout: text(stdout), stderr: text(stderr) }
+}
+
+impl Ran {
+    #[track_caller]
+    fn ok(self) -> Self {
+        assert_eq!(self.code, Some(0), "{}", self.stderr);
+        self
+    }
+
+    /// A wrong command line or input: code 2, nothing on standard output, and each of `parts` on standard error.
+    #[track_caller]
+    fn refused(self, parts: &[&str]) {
+        self.failed(2, parts);
+    }
+
+    #[track_caller]
+    fn failed(self, code: i32, parts: &[&str]) {
+        assert_eq!((self.code, self.stdout.as_str()), (Some(code), ""), "{}", self.stderr);
+        for part in parts {
+            assert!(self.stderr.contains(part), "`{part}` is not in: {}", self.stderr);
+        }
+        assert!(!self.stderr.contains("panicked"), "{}", self.stderr);
+    }
+
+    fn lines(&self) -> Vec<Value> {
+        self.stdout.lines().map(|line| serde_json::from_str(line).expect("a JSON object a line")).collect()
+    }
+}
+
+#[test]
+fn only_the_text_goes_to_standard_output() {
+    let tiny = Tiny::new();
+    let ran = tiny.generate(&["--max-tokens", "8"]).ok();
+    let line = &tiny.generate(&["--max-tokens", "8", "--output-format", "json"]).ok().lines()[0];
+    assert_eq!(ran.stdout, format!("{}\n", line["text"].as_str().expect("a text")));
+    assert!(ran.stderr.contains("max_num_seqs"), "the configuration is logged: {}", ran.stderr);
+    assert!(!ran.stderr.contains('\x1b'), "no colour where there is no terminal");
+}
+
+#[test]
+fn an_output_line_has_all_fields_in_their_order() {
+    let tiny = Tiny::new();
+    let ran = tiny.generate(&["--max-tokens", "3", "--logprobs", "2", "--output-format", "json"]).ok();
+    let line = &ran.lines()[0];
+    let fields: Vec<_> = line.as_object().expect("an object").keys().map(String::as_str).collect();
+    let expected = [
+        "index",
+        "prompt_token_ids",
+        "token_ids",
+        "text",
+        "finish_reason",
+        "stop_reason",
+        "logprobs",
+        "num_cached_tokens",
+        "metrics",
+    ];
+    assert_eq!(fields, expected);
+    assert_eq!(line["token_ids"].as_array().map(Vec::len), Some(3));
+    assert_eq!(line["logprobs"].as_array().map(Vec::len), Some(3));
+    assert_eq!((&line["finish_reason"], &line["stop_reason"]), (&Value::from("length"), &Value::Null));
+    for metric in ["queue_ms", "ttft_ms", "tpot_ms", "e2e_ms"] {
+        assert!(line["metrics"][metric].is_f64(), "{metric}: {line}");
+    }
+}
+
+#[test]
+fn outputs_come_in_the_order_of_the_lines_and_equal_lone_runs() {
+    let tiny = Tiny::new();
+    let input = tiny.input(
+        "{\"prompt\": \"hello\", \"max_tokens\": 20}\n\
+         {\"prompt_token_ids\": [5, 6, 7], \"max_tokens\": 2}\n\n\
+         {\"messages\": [{\"role\": \"user\", \"content\": \"hi\"}], \"max_tokens\": 3, \"seed\": 1, \"temperature\": 1}\n",
+    );
+    let words = ["--input", input.as_str(), "--temperature", "0", "--ignore-eos"];
+    let lines = tiny.run("generate", &words).ok().lines();
+    let indexes: Vec<_> = lines.iter().map(|line| line["index"].as_u64().expect("a number")).collect();
+    assert_eq!(indexes, [0, 1, 2]);
+    let num_tokens = lines.iter().map(|line| line["token_ids"].as_array().expect("ids").len());
+    assert_eq!(num_tokens.collect::<Vec<_>>(), [20, 2, 3]);
+    assert_eq!(lines[1]["prompt_token_ids"], serde_json::json!([5, 6, 7]));
+    let alone = tiny.generate(&["--max-tokens", "20"]).ok().stdout;
+    assert_eq!(alone, format!("{}\n", lines[0]["text"].as_str().expect("a text")));
+}
+
+#[test]
+fn requests_are_read_from_standard_input_too() {
+    let tiny = Tiny::new();
+    let words = ["generate", &tiny.path(), "--input", "-", "--output-format", "text", "--max-tokens", "2"];
+    let ran = run(&words, "{\"prompt\": \"a\"}\n{\"prompt\": \"b\"}\n").ok();
+    assert!(ran.stdout.lines().count() >= 2, "{}", ran.stdout);
+}
+
+#[test]
+fn bad_lines_are_all_listed_before_anything_runs() {
+    let tiny = Tiny::new();
+    let input = tiny.input("{\"prompt\": \"a\"}\n{\"prompt\": \"a\", \"max_token\": 1}\n[]\n");
+    let expected =
+        ["2 bad line(s), nothing was run", "line 2: max_token is not", "line 3: not a JSON object"];
+    tiny.run("generate", &["--input", &input]).refused(&expected);
+}
+
+#[test]
+fn lines_that_only_the_model_can_refuse_are_listed_too() {
+    let tiny = Tiny::new();
+    let long = format!("{{\"prompt_token_ids\": {:?}}}", vec![5; 64]);
+    let input = tiny.input(&format!("{{\"prompt\": \"a\"}}\n{long}\n{{\"prompt_token_ids\": [1000000]}}\n"));
+    let words = ["--input", input.as_str(), "--max-model-len", "64"];
+    tiny.run("generate", &words).refused(&["line 2: ", "64", "line 3: ", "1000000"]);
+}
+
+/// Every flag with a wrong value: a message that names flag or setting, and code 2.
+#[test]
+fn wrong_flag_values_are_refused_by_name() {
+    let tiny = Tiny::new();
+    for (flag, value, parts) in [
+        ("--max-tokens", "x", ["--max-tokens", "x"]),
+        ("--max-tokens", "0", ["max_tokens", "at least 1"]),
+        ("--min-tokens", "99", ["min_tokens", "at most max_tokens"]),
+        ("--temperature", "-1", ["temperature", "-1"]),
+        ("--temperature", "nan", ["--temperature", "finite number"]),
+        ("--top-p", "0", ["top_p", "above 0"]),
+        ("--top-k", "-2", ["top_k", "-2"]),
+        ("--top-k", "1.5", ["--top-k", "1.5"]),
+        ("--min-p", "1.5", ["min_p", "1.5"]),
+        ("--stop", "", ["stop", "empty"]),
+        ("--stop-token-ids", "1,x", ["--stop-token-ids", "x"]),
+        ("--stop-token-ids", "9999999", ["stop_token_ids", "9999999"]),
+        ("--logprobs", "-5", ["logprobs", "-5"]),
+        ("--logprobs", "1000", ["logprobs", "1000"]),
+        ("--presence-penalty", "3", ["presence_penalty", "3"]),
+        ("--frequency-penalty", "-3", ["frequency_penalty", "-3"]),
+        ("--repetition-penalty", "0", ["repetition_penalty", "0"]),
+        ("--block-size", "x", ["block_size", "whole number"]),
+        ("--block-size", "7", ["block_size", "7"]),
+        ("--max-model-len", "-7", ["max_model_len", "-7"]),
+        ("--max-model-len", "1000k", ["max_model_len", "1000000"]),
+        ("--max-num-seqs", "0", ["max_num_seqs", "0"]),
+        ("--max-num-batched-tokens", "1", ["max_num_batched_tokens", "1"]),
+        ("--num-gpu-blocks-override", "0", ["num_gpu_blocks_override", "0"]),
+        ("--kv-cache-memory", "lots", ["kv_cache_memory", "lots"]),
+        ("--kv-cache-memory", "1", ["kv_cache_memory", "at least"]),
+        ("--kv-cache-dtype", "int3", ["kv_cache_dtype", "int3"]),
+        ("--dtype", "int3", ["dtype", "int3"]),
+        ("--device", "tpu", ["unknown device `tpu`", "auto, cpu, cuda"]),
+        ("--device", "cuda", ["cuda", "not built into this program"]),
+        ("--threads", "many", ["--threads", "many"]),
+        ("--threads", "0", ["--threads", "0"]),
+        ("--scheduling-policy", "lifo", ["unknown scheduling policy `lifo`", "fcfs"]),
+        ("--load-format", "pt", ["load_format", "pt"]),
+        ("--swap-space", "4", ["swap_space", "not built"]),
+        ("--preemption-mode", "swap", ["preemption_mode", "not built"]),
+        ("--tensor-parallel-size", "2", ["tensor_parallel_size", "not built"]),
+        ("--quantization", "awq", ["quantization", "awq"]),
+        ("--log-level", "quire=loud", ["--log-level", "quire=loud"]),
+        ("--output-format", "xml", ["--output-format", "xml"]),
+        ("--model", "other", ["given twice", "other"]),
+        ("--no-such-flag", "1", ["--no-such-flag", "--help"]),
+    ] {
+        eprintln!("{flag} {value}");
+        tiny.run("generate", &["--prompt", "a", &format!("{flag}={value}")]).refused(&parts);
+    }
+}
+
+#[test]
+fn a_wrong_model_lists_what_was_tried() {
+    let refused = |model: &str, parts: &[&str]| run(&["generate", model, "--prompt", "a"], "").refused(parts);
+    refused("smolm2", &["no folder or .gguf file at smolm2", "known: smollm2-135m", "not a Hugging Face id"]);
+    refused("Cargo.toml", &["Cargo.toml is a file but does not end in .gguf"]);
+    let offline = run(&["generate", "org/name", "--prompt", "a"], "");
+    offline.failed(1, &["HF_HUB_OFFLINE is set and org/name is not in"]);
+}
+
+#[test]
+fn a_broken_model_is_an_error_of_the_run() {
+    let tiny = Tiny::new();
+    fs::remove_file(Path::new(&tiny.path()).join("model.safetensors")).expect("there");
+    tiny.run("generate", &["--prompt", "a"]).failed(1, &["model.safetensors"]);
+}
+
+#[test]
+fn what_is_not_there_says_so() {
+    run(&["serve", "--port", "8000"], "").refused(&["`quire serve` is not built yet"]);
+    run(&["generate"], "").refused(&["--prompt"]);
+    run(&["generate", "--prompt", "a", "--input", "b"], "").refused(&["--input"]);
+    run(&["generate", "--input", "/nonexistent.jsonl"], "").failed(1, &["/nonexistent.jsonl"]);
+}
+
+#[test]
+fn an_empty_prompt_is_refused() {
+    Tiny::new().run("generate", &["--prompt", ""]).refused(&["the prompt is empty"]);
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_the_program_quietly() {
+    let tiny = Tiny::new();
+    let line = "{\"prompt\": \"a\", \"max_tokens\": 30, \"ignore_eos\": true}\n".repeat(400);
+    let input = tiny.input(&line);
+    let words = ["generate", &tiny.path(), "--input", &input, "--log-level", "error"];
+    let mut child = command(&words).spawn().expect("the program was built for this test");
+    drop(child.stdout.take());
+    let output = child.wait_with_output().expect("the program ends");
+    assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(0), ""));
+}
+
+#[test]
+fn a_conversation_goes_on_over_its_turns() {
+    let tiny = Tiny::new();
+    let words = ["chat", &tiny.path(), "--max-tokens", "5", "--temperature", "0", "--ignore-eos"];
+    let ran = run(&words, "hello\n\nand now\n/reset\nhello\n/nonsense\n/exit\nnever read\n").ok();
+    assert!(ran.stderr.contains("no command /nonsense"), "{}", ran.stderr);
+    let once = run(&words, "hello\n").ok().stdout;
+    assert!(ran.stdout.starts_with(&once) && ran.stdout.ends_with(&once), "{:?} and {once:?}", ran.stdout);
+    assert!(ran.stdout.len() > 2 * once.len(), "the second turn was answered");
+}
+
+#[test]
+fn a_model_without_a_chat_template_is_told_at_once() {
+    let tiny = Tiny::new();
+    let config = Path::new(&tiny.path()).join("tokenizer_config.json");
+    let mut fields: Value = serde_json::from_slice(&fs::read(&config).expect("there")).expect("JSON");
+    fields.as_object_mut().expect("an object").remove("chat_template");
+    fs::write(&config, fields.to_string()).expect("writable");
+    tiny.run("chat", &[]).refused(&["has no chat template", "--chat-template"]);
+}
+
+#[test]
+fn a_model_is_inspected_without_its_weights() {
+    let tiny = Tiny::new();
+    let ran = tiny.run("inspect", &["--output-format", "json", "--max-num-seqs", "4"]).ok();
+    let report = &ran.lines()[0];
+    assert_eq!(report["architecture"], "LlamaForCausalLM");
+    for field in ["weight_bytes", "scratch_bytes", "kv_cache_bytes", "num_blocks", "max_model_len"] {
+        assert!(report[field].as_u64().is_some_and(|number| number > 0), "{field}: {report}");
+    }
+    let text = tiny.run("inspect", &[]).ok().stdout;
+    assert!(text.contains("LlamaForCausalLM") && text.contains("blocks"), "{text}");
+}
+
+#[test]
+fn misspelt_names_in_the_environment_are_warned_of() {
+    let tiny = Tiny::new();
+    let mut command = command(&["inspect", &tiny.path()]);
+    let output = command.env("VLLM_CPU_KVCACHE_SPAC", "1").output().expect("the program ends");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("the nearest is VLLM_CPU_KVCACHE_SPACE"), "{stderr}");
+}
