@@ -16,6 +16,9 @@ const ALIGN: usize = 64;
 #[cfg(target_os = "linux")]
 const MAP_BYTES: usize = 1 << 20;
 
+/// A large page.
+const LARGE_PAGE_BYTES: usize = 2 << 20;
+
 /// Zero-filled bytes, aligned to [`ALIGN`], behind a raw pointer: who may touch which of them, and when, is the
 /// owner's business.
 pub(crate) struct Memory {
@@ -27,8 +30,12 @@ pub(crate) struct Memory {
 #[derive(Clone, Copy)]
 enum Origin {
     Heap(Layout),
+    /// The mapping that holds the memory.
     #[cfg(target_os = "linux")]
-    Map,
+    Map {
+        start: NonNull<u8>,
+        num_bytes: usize,
+    },
 }
 
 // SAFETY: a `Memory` owns its bytes like a `Box<[u8]>`; the pointer is shared with nobody.
@@ -61,17 +68,22 @@ impl Memory {
         Some(Self { start, num_bytes, origin: Origin::Heap(layout) })
     }
 
+    /// A mapping that is a large page longer than the memory, so that the memory can start at one.
     #[cfg(target_os = "linux")]
     fn map(num_bytes: usize) -> Option<Self> {
+        let mapped_bytes = num_bytes.checked_add(LARGE_PAGE_BYTES)?;
         let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS);
         // SAFETY: a fresh private mapping at an address of the kernel's choice touches no memory of ours.
-        let start = unsafe { libc::mmap(std::ptr::null_mut(), num_bytes, prot, flags, -1, 0) };
-        if start == libc::MAP_FAILED {
+        let mapped = unsafe { libc::mmap(std::ptr::null_mut(), mapped_bytes, prot, flags, -1, 0) };
+        if mapped == libc::MAP_FAILED {
             return None;
         }
-        // SAFETY: the range is the mapping just made. A refusal only means small pages.
-        unsafe { libc::madvise(start, num_bytes, libc::MADV_HUGEPAGE) };
-        Some(Self { start: NonNull::new(start.cast())?, num_bytes, origin: Origin::Map })
+        let mapped = NonNull::new(mapped.cast::<u8>())?;
+        // SAFETY: less than a large page further on, so still in the mapping, with room for the memory.
+        let start = unsafe { mapped.add(mapped.align_offset(LARGE_PAGE_BYTES)) };
+        // SAFETY: the range lies in the mapping. A refusal only means small pages.
+        unsafe { libc::madvise(start.as_ptr().cast(), num_bytes, libc::MADV_HUGEPAGE) };
+        Some(Self { start, num_bytes, origin: Origin::Map { start: mapped, num_bytes: mapped_bytes } })
     }
 
     /// The first byte.
@@ -91,9 +103,9 @@ impl Drop for Memory {
             // SAFETY: allocated with this layout, and nobody can hold a pointer into it past its owner.
             Origin::Heap(layout) => unsafe { dealloc(self.start(), layout) },
             #[cfg(target_os = "linux")]
-            // SAFETY: mapped with this size, and nobody can hold a pointer into it past its owner.
-            Origin::Map => unsafe {
-                libc::munmap(self.start().cast(), self.num_bytes);
+            // SAFETY: mapped like this, and nobody can hold a pointer into it past its owner.
+            Origin::Map { start, num_bytes } => unsafe {
+                libc::munmap(start.as_ptr().cast(), num_bytes);
             },
         }
     }

@@ -33,7 +33,7 @@ const fn quads_in_16_bits(weight_bits: u32) -> usize {
         5 => 4,
         // 2 · 2 · 63 · 127 = 32 004
         6 => 2,
-        // 2 · 128 · 127 = 32 512, see `dot`
+        // 2 · 128 · 127 = 32 512, without the offset
         _ => 1,
     }
 }
@@ -109,6 +109,17 @@ impl Simd for Avx2 {
             _mm_storeu_si128(to.add(1), _mm256_cvtps_ph::<_MM_FROUND_TO_NEAREST_INT>(v.1));
             halves
         };
+        fn sum(v: Pair) -> f32 = sum(_mm256_add_ps(v.0, v.1));
+        fn to_i8(v: Pair) -> [i8; LANES] = {
+            // Packing takes 128 bits of either register in turn.
+            let words = _mm256_packs_epi32(_mm256_cvtps_epi32(v.0), _mm256_cvtps_epi32(v.1));
+            let words = _mm256_permute4x64_epi64::<0b11_01_10_00>(words);
+            let (low, high) = (_mm256_castsi256_si128(words), _mm256_extracti128_si256::<1>(words));
+            let mut bytes = [0; LANES];
+            _mm_storeu_si128(bytes.as_mut_ptr().cast(), _mm_packs_epi16(low, high));
+            bytes
+        };
+        fn sum_i8(values: [i8; LANES]) -> i32 = sum_i8(values);
         fn from_u8(from: &[u8; LANES]) -> Pair = {
             let low = _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.as_ptr().cast()));
             let high = _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.as_ptr().add(8).cast()));
@@ -131,6 +142,16 @@ impl Simd for Avx2 {
     }
 
     #[inline(always)]
+    fn prefetch<T>(self, here: &T, ahead: usize) {
+        let lines = size_of::<T>().div_ceil(64);
+        for line in 0..lines {
+            let address = std::ptr::from_ref(here).cast::<i8>().wrapping_add(ahead + 64 * line);
+            // SAFETY: a hint, which reads nothing and cannot fault.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(address) };
+        }
+    }
+
+    #[inline(always)]
     fn shl<const N: i32>(self, a: IntPair) -> IntPair {
         // SAFETY: `self` proves that the machine has the instruction.
         unsafe { (_mm256_slli_epi16::<N>(a.0), _mm256_slli_epi16::<N>(a.1)) }
@@ -142,35 +163,55 @@ impl Simd for Avx2 {
         unsafe { (_mm256_srli_epi16::<N>(a.0), _mm256_srli_epi16::<N>(a.1)) }
     }
 
-    /// Products are summed in pairs, saturating at 16 bits: so no more is summed there than fits. Weights of 8
-    /// bits do not fit even once; they are taken as signed, without their offset, and lend `x` their sign.
     #[inline(always)]
-    fn dot<W: Weights, const N: usize>(self, weights: &[IntPair; N], x: &[[i8; 4]; N], sum: i32) -> IntPair {
+    fn dots<W: Weights, const N: usize, const R: usize>(
+        self,
+        weights: &[IntPair; N],
+        x: [&[[i8; 4]; N]; R],
+        sums: [i32; R],
+    ) -> [IntPair; R] {
         // SAFETY: `self` proves that the machine has the instructions.
-        unsafe {
-            let product = |weights, x| {
-                if W::BITS < 8 {
-                    return _mm256_maddubs_epi16(weights, x);
-                }
-                let signed = _mm256_xor_si256(weights, _mm256_set1_epi8(i8::MIN));
-                _mm256_maddubs_epi16(_mm256_abs_epi8(signed), _mm256_sign_epi8(x, signed))
-            };
-            let ones = _mm256_set1_epi16(1);
-            let start = _mm256_set1_epi32(if W::BITS < 8 { -W::OFFSET * sum } else { 0 });
-            let mut total = (start, start);
-            let quads = quads_in_16_bits(W::BITS);
-            for (weights, x) in weights.chunks(quads).zip(x.chunks(quads)) {
-                let mut pairs = (_mm256_setzero_si256(), _mm256_setzero_si256());
-                for (weights, x) in weights.iter().zip(x) {
-                    let x = _mm256_set1_epi32(i32::from_ne_bytes(x.map(|x| x as u8)));
-                    pairs.0 = _mm256_add_epi16(pairs.0, product(weights.0, x));
-                    pairs.1 = _mm256_add_epi16(pairs.1, product(weights.1, x));
-                }
-                total.0 = _mm256_add_epi32(total.0, _mm256_madd_epi16(pairs.0, ones));
-                total.1 = _mm256_add_epi32(total.1, _mm256_madd_epi16(pairs.1, ones));
-            }
-            total
+        let mut totals = unsafe { [(_mm256_setzero_si256(), _mm256_setzero_si256()); R] };
+        for r in 0..R {
+            // SAFETY: as above.
+            totals[r] = unsafe { dot::<W, N>(weights, x[r], sums[r]) };
         }
+        totals
+    }
+}
+
+/// Products are summed in pairs, saturating at 16 bits: so no more is summed there than fits. Weights of 8 bits do
+/// not fit even once; they are taken as signed, without their offset, and lend `x` their sign.
+///
+/// # Safety
+///
+/// The machine has AVX2.
+#[inline(always)]
+unsafe fn dot<W: Weights, const N: usize>(weights: &[IntPair; N], x: &[[i8; 4]; N], sum: i32) -> IntPair {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let product = |weights, x| {
+            if W::BITS < 8 {
+                return _mm256_maddubs_epi16(weights, x);
+            }
+            let signed = _mm256_xor_si256(weights, _mm256_set1_epi8(i8::MIN));
+            _mm256_maddubs_epi16(_mm256_abs_epi8(signed), _mm256_sign_epi8(x, signed))
+        };
+        let ones = _mm256_set1_epi16(1);
+        let start = _mm256_set1_epi32(if W::BITS < 8 { -W::OFFSET * sum } else { 0 });
+        let mut total = (start, start);
+        let quads = quads_in_16_bits(W::BITS);
+        for (weights, x) in weights.chunks(quads).zip(x.chunks(quads)) {
+            let mut pairs = (_mm256_setzero_si256(), _mm256_setzero_si256());
+            for (weights, x) in weights.iter().zip(x) {
+                let x = _mm256_set1_epi32(i32::from_ne_bytes(x.map(|x| x as u8)));
+                pairs.0 = _mm256_add_epi16(pairs.0, product(weights.0, x));
+                pairs.1 = _mm256_add_epi16(pairs.1, product(weights.1, x));
+            }
+            total.0 = _mm256_add_epi32(total.0, _mm256_madd_epi16(pairs.0, ones));
+            total.1 = _mm256_add_epi32(total.1, _mm256_madd_epi16(pairs.1, ones));
+        }
+        total
     }
 }
 
@@ -244,6 +285,36 @@ unsafe fn decode_halves(halves: __m256i) -> Pair {
     unsafe {
         let (low, high) = (_mm256_castsi256_si128(halves), _mm256_extracti128_si256::<1>(halves));
         (_mm256_cvtph_ps(low), _mm256_cvtph_ps(high))
+    }
+}
+
+/// The sum of the lanes, as a tree of halves.
+///
+/// # Safety
+///
+/// The machine has AVX.
+#[inline(always)]
+pub(super) unsafe fn sum(v: __m256) -> f32 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let v = _mm_add_ps(_mm256_castps256_ps128(v), _mm256_extractf128_ps::<1>(v));
+        let v = _mm_add_ps(v, _mm_movehl_ps(v, v));
+        _mm_cvtss_f32(_mm_add_ss(v, _mm_movehdup_ps(v)))
+    }
+}
+
+/// The sum of signed bytes: of unsigned ones, made so by adding 128.
+///
+/// # Safety
+///
+/// The machine has SSE2.
+#[inline(always)]
+pub(super) unsafe fn sum_i8(values: [i8; LANES]) -> i32 {
+    // SAFETY: the caller's promise; the array is as long as the register.
+    unsafe {
+        let unsigned = _mm_xor_si128(_mm_loadu_si128(values.as_ptr().cast()), _mm_set1_epi8(i8::MIN));
+        let sums = _mm_sad_epu8(unsigned, _mm_setzero_si128());
+        _mm_cvtsi128_si32(_mm_add_epi32(sums, _mm_unpackhi_epi64(sums, sums))) - 128 * LANES as i32
     }
 }
 

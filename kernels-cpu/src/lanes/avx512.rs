@@ -72,6 +72,16 @@ impl Simd for Avx512 {
             halves
         };
         fn largest(v: __m512) -> f32 = _mm512_reduce_max_ps(v);
+        fn sum(v: __m512) -> f32 = {
+            let upper = _mm256_castpd_ps(_mm512_extractf64x4_pd::<1>(_mm512_castps_pd(v)));
+            super::avx2::sum(_mm256_add_ps(_mm512_castps512_ps256(v), upper))
+        };
+        fn to_i8(v: __m512) -> [i8; LANES] = {
+            let mut bytes = [0; LANES];
+            _mm_storeu_si128(bytes.as_mut_ptr().cast(), _mm512_cvtepi32_epi8(_mm512_cvtps_epi32(v)));
+            bytes
+        };
+        fn sum_i8(values: [i8; LANES]) -> i32 = super::avx2::sum_i8(values);
         fn from_u8(from: &[u8; LANES]) -> __m512 = {
             _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(from.as_ptr().cast())))
         };
@@ -82,6 +92,16 @@ impl Simd for Avx512 {
         fn load_bytes(from: &Bytes) -> __m512i = _mm512_loadu_si512(from.as_ptr().cast());
         fn mask(a: __m512i, mask: u8) -> __m512i = _mm512_and_si512(a, _mm512_set1_epi8(mask as i8));
         fn or(a: __m512i, b: __m512i) -> __m512i = _mm512_or_si512(a, b);
+    }
+
+    #[inline(always)]
+    fn prefetch<T>(self, here: &T, ahead: usize) {
+        let lines = size_of::<T>().div_ceil(64);
+        for line in 0..lines {
+            let address = std::ptr::from_ref(here).cast::<i8>().wrapping_add(ahead + 64 * line);
+            // SAFETY: a hint, which reads nothing and cannot fault.
+            unsafe { _mm_prefetch::<_MM_HINT_T0>(address) };
+        }
     }
 
     #[inline(always)]
@@ -97,17 +117,24 @@ impl Simd for Avx512 {
     }
 
     /// VNNI multiplies unsigned bytes with signed ones and adds up four products without saturating. The offset
-    /// is in the sum before the first product.
+    /// is in the sum before the first product. Rows take turns, so that none waits for its own last product.
     #[inline(always)]
-    fn dot<W: Weights, const N: usize>(self, weights: &[__m512i; N], x: &[[i8; 4]; N], sum: i32) -> __m512i {
+    fn dots<W: Weights, const N: usize, const R: usize>(
+        self,
+        weights: &[__m512i; N],
+        x: [&[[i8; 4]; N]; R],
+        sums: [i32; R],
+    ) -> [__m512i; R] {
         // SAFETY: `self` proves that the machine has the instructions.
         unsafe {
-            let mut total = _mm512_set1_epi32(-W::OFFSET * sum);
-            for (weights, x) in weights.iter().zip(x) {
-                let x = _mm512_set1_epi32(i32::from_ne_bytes(x.map(|x| x as u8)));
-                total = _mm512_dpbusd_epi32(total, *weights, x);
+            let mut totals = sums.map(|sum| _mm512_set1_epi32(-W::OFFSET * sum));
+            for (j, weights) in weights.iter().enumerate() {
+                for r in 0..R {
+                    let x = _mm512_set1_epi32(i32::from_ne_bytes(x[r][j].map(|x| x as u8)));
+                    totals[r] = _mm512_dpbusd_epi32(totals[r], *weights, x);
+                }
             }
-            total
+            totals
         }
     }
 }

@@ -69,7 +69,7 @@ pub(crate) fn run<P: Program>(isa: Isa, program: P) -> P::Output {
     }
 }
 
-/// The range of the weights in a [`dot`](Simd::dot).
+/// The range of the weights in [`dots`](Simd::dots).
 pub(crate) trait Weights {
     /// They are less than 2 to this power.
     const BITS: u32;
@@ -125,6 +125,9 @@ pub(crate) trait Simd: Copy + Send + Sync {
     fn from_f8e4m3(self, from: &[u8; LANES]) -> Self::V;
     fn from_f8e5m2(self, from: &[u8; LANES]) -> Self::V;
     fn to_f16(self, v: Self::V) -> [u16; LANES];
+    /// Rounded to the nearest integer, ties to the even one, of lanes within ±127; others become anything.
+    fn to_i8(self, v: Self::V) -> [i8; LANES];
+    fn sum_i8(self, values: [i8; LANES]) -> i32;
     fn from_u8(self, from: &[u8; LANES]) -> Self::V;
     fn from_i8(self, from: &[u8; LANES]) -> Self::V;
     /// Rounded to the nearest float.
@@ -138,9 +141,21 @@ pub(crate) trait Simd: Copy + Send + Sync {
     fn shl<const N: i32>(self, a: Self::B) -> Self::B;
     /// Bytes shifted right by `N < 8` bits; a byte's highest `N` bits are undefined.
     fn shr<const N: i32>(self, a: Self::B) -> Self::B;
-    /// The exact sum over all quads of `(weight - offset) · x`: a quad is the four bytes of a lane, and four
-    /// bytes of `x` for all lanes alike. The `x` lie within ±127, and `sum` is theirs.
-    fn dot<W: Weights, const N: usize>(self, weights: &[Self::B; N], x: &[[i8; 4]; N], sum: i32) -> Self::I;
+    /// For each of `R` rows the exact sum over all quads of `(weight - offset) · x`: a quad is the four bytes of
+    /// a lane, and four bytes of `x` for all lanes alike. The `x` lie within ±127, and `sums` are theirs.
+    fn dots<W: Weights, const N: usize, const R: usize>(
+        self,
+        weights: &[Self::B; N],
+        x: [&[[i8; 4]; N]; R],
+        sums: [i32; R],
+    ) -> [Self::I; R];
+
+    /// Starts to fetch what lies `ahead` bytes after the start of `here`, if that is memory at all. For streams:
+    /// too much of what waits for memory at once would fill the processor before the next request goes out.
+    #[inline(always)]
+    fn prefetch<T>(self, here: &T, ahead: usize) {
+        let _ = (here, ahead);
+    }
 
     /// Zero in every lane.
     #[inline(always)]
@@ -369,11 +384,10 @@ mod tests {
         #[inline(always)]
         fn run<S: Simd>(self, s: S) -> Lanes {
             let sum = self.x.as_flattened().iter().map(|&x| i32::from(x)).sum();
-            s.lanes(s.from_i32(s.dot::<Range<BITS, OFFSET>, 8>(
-                &self.weights.map(|w| s.load_bytes(&w)),
-                self.x,
-                sum,
-            )))
+            let weights = self.weights.map(|w| s.load_bytes(&w));
+            let [first, second] = s.dots::<Range<BITS, OFFSET>, 8, 2>(&weights, [self.x; 2], [sum; 2]);
+            assert_eq!(s.lanes(s.from_i32(first)), s.lanes(s.from_i32(second)));
+            s.lanes(s.from_i32(first))
         }
     }
 
@@ -417,7 +431,7 @@ mod tests {
         on_every_isa!(|s| {
             let bytes: Bytes = std::array::from_fn(|i| (i * 37 + 11) as u8);
             let x: [[i8; 4]; 1] = [[1, 0, 0, 0]];
-            let first = |b| s.lanes(s.from_i32(s.dot::<Range<5, 0>, 1>(&[b], &x, 1)));
+            let first = |b| s.lanes(s.from_i32(s.dots::<Range<5, 0>, 1, 1>(&[b], [&x], [1])[0]));
             let loaded = s.load_bytes(&bytes);
             let expect = |f: fn(u8) -> u8| -> Lanes { std::array::from_fn(|i| f32::from(f(bytes[4 * i]))) };
             assert_eq!(first(s.mask(s.shr::<4>(loaded), 0x0f)), expect(|b| b >> 4));
@@ -426,6 +440,10 @@ mod tests {
             assert_eq!(first(both), expect(|b| b & 0x0f));
             let signed: [u8; LANES] = std::array::from_fn(|i| (i * 16) as u8);
             assert_eq!(s.lanes(s.from_u8(&signed)), signed.map(f32::from));
+            let rounded = s.to_i8(s.load(&ramp(-127.0, 15.5)));
+            assert_eq!(rounded[..4], [-127, -112, -96, -80]);
+            assert_eq!(s.sum_i8(rounded), rounded.iter().map(|&v| i32::from(v)).sum());
+            assert_eq!((s.sum_i8([-127; LANES]), s.sum_i8([127; LANES])), (-127 * 16, 127 * 16));
             assert_eq!(s.lanes(s.from_i8(&signed)), signed.map(|b| f32::from(b as i8)));
         });
     }

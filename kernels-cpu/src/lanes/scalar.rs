@@ -143,6 +143,16 @@ impl Simd for Scalar {
     }
 
     #[inline(always)]
+    fn to_i8(self, v: Lanes) -> [i8; LANES] {
+        v.map(|v| v.round_ties_even() as i8)
+    }
+
+    #[inline(always)]
+    fn sum_i8(self, values: [i8; LANES]) -> i32 {
+        values.into_iter().map(i32::from).sum()
+    }
+
+    #[inline(always)]
     fn from_u8(self, from: &[u8; LANES]) -> Lanes {
         from.map(f32::from)
     }

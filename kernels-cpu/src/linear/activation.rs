@@ -6,6 +6,8 @@
 
 use bytemuck::{Pod, Zeroable};
 
+use crate::lanes::{LANES, Simd};
+
 /// Values that share a scale.
 pub(crate) const BLOCK_LEN: usize = 32;
 
@@ -26,27 +28,21 @@ pub(crate) struct QuantBlock {
 /// Bytes of a [`QuantBlock`].
 pub(crate) const BLOCK_BYTES: usize = size_of::<QuantBlock>();
 
-/// Adding this rounds a number of small magnitude to an integer, ties to even, and leaves the integer in the low
-/// bits: at 1.5 · 2^23 neighbouring floats are one apart.
-const ROUNDER: f32 = 12_582_912.0;
-
 impl QuantBlock {
     /// Quantizes 32 values. A block with a value that is not finite gets a scale that is not finite either.
-    ///
-    /// Branch-free and in one order, to be inlined where the instruction set is chosen; equal on all of them.
     #[inline(always)]
-    pub(crate) fn quantize(values: &[f32; BLOCK_LEN]) -> Self {
-        // Magnitudes order like their bit patterns, NaN above all.
-        let largest = values.iter().fold(0, |a, v| a.max(v.to_bits() & 0x7fff_ffff));
-        let largest = f32::from_bits(largest);
+    pub(crate) fn quantize<S: Simd>(s: S, values: &[f32; BLOCK_LEN]) -> Self {
+        let (halves, _) = values.as_chunks::<LANES>();
+        let (first, last) = (s.load(&halves[0]), s.load(&halves[1]));
+        let largest = largest_magnitude(s, first, last);
+        // A block of zeros has quants of zero; so has one of values so small that they have no inverse.
+        let inverse = if largest < SMALLEST { 0.0 } else { 127.0 / largest };
+        let first = s.to_i8(s.mul(first, s.splat(inverse)));
+        let last = s.to_i8(s.mul(last, s.splat(inverse)));
+        let sums = [s.sum_i8(first), s.sum_i8(last)];
         let scale = largest / 127.0;
-        // A block of zeros (or of what is as good as zero) has quants of zero: see the test.
-        let inverse = if largest == 0.0 { 0.0 } else { 127.0 / largest };
-        let quants = values.map(|v| (v * inverse + ROUNDER).to_bits() as i8);
-        let sum = |quants: &[i8]| quants.iter().map(|&q| i32::from(q)).sum::<i32>();
-        let sums = [sum(&quants[..16]), sum(&quants[16..])];
         let scaled_sum = scale * (sums[0] + sums[1]) as f32;
-        Self { quants: bytemuck::cast(quants), scale, scaled_sum, sums }
+        Self { quants: bytemuck::cast([first, last]), scale, scaled_sum, sums }
     }
 
     /// Quantizes a row whose length is a multiple of 32.
@@ -55,23 +51,57 @@ impl QuantBlock {
     ///
     /// Where `out` has not a block for every 32 values.
     #[inline(always)]
-    pub(crate) fn quantize_row(values: &[f32], out: &mut [Self]) {
+    pub(crate) fn quantize_row<S: Simd>(s: S, values: &[f32], out: &mut [Self]) {
         let (blocks, rest) = values.as_chunks::<BLOCK_LEN>();
         assert!(rest.is_empty() && blocks.len() == out.len(), "a quantized block for every 32 values");
         for (values, block) in blocks.iter().zip(out) {
-            *block = Self::quantize(values);
+            *block = Self::quantize(s, values);
         }
     }
 }
 
+/// Below this, 127 divided by it overflows.
+const SMALLEST: f32 = 1e-36;
+
+/// The largest magnitude in two vectors; NaN where there is one.
+#[inline(always)]
+fn largest_magnitude<S: Simd>(s: S, first: S::V, last: S::V) -> f32 {
+    let zero = s.zero();
+    let (first, last) = (s.max(first, s.sub(zero, first)), s.max(last, s.sub(zero, last)));
+    let is_number = s.ge(first, zero) & s.ge(last, zero);
+    if is_number == u16::MAX { s.largest(s.max(first, last)) } else { f32::NAN }
+}
+
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
+    use crate::Isa;
+    use crate::lanes::{Program, run};
+
+    struct Quantize<'a>(&'a [f32; BLOCK_LEN]);
+
+    impl Program for Quantize<'_> {
+        type Output = QuantBlock;
+        #[inline(always)]
+        fn run<S: Simd>(self, s: S) -> QuantBlock {
+            QuantBlock::quantize(s, self.0)
+        }
+    }
+
+    /// The block, after a look whether all instruction sets agree on it.
+    pub(in crate::linear) fn quantize(values: &[f32; BLOCK_LEN]) -> QuantBlock {
+        let block = run(Isa::Scalar, Quantize(values));
+        for isa in Isa::available() {
+            let other = run(isa, Quantize(values));
+            assert!(!block.scale.is_finite() || other == block, "{isa}: {other:?}, not {block:?}");
+        }
+        block
+    }
 
     #[test]
     fn quants_are_the_nearest_ones_and_the_sums_are_theirs() {
         let values: [f32; BLOCK_LEN] = std::array::from_fn(|i| (i as f32 - 11.0) * 0.3);
-        let block = QuantBlock::quantize(&values);
+        let block = quantize(&values);
         assert_eq!(block.scale, 6.0 / 127.0);
         for (q, v) in block.quants.as_flattened().iter().zip(&values) {
             assert!((f32::from(*q) * block.scale - v).abs() <= block.scale * 0.5001, "{v} as {q}");
@@ -86,20 +116,22 @@ mod tests {
         for magnitude in [0.0, 1e-45, 1e-40, 1e-38, 1.0, 1e36] {
             let mut values = [-magnitude; BLOCK_LEN];
             values[3] = magnitude;
-            let block = QuantBlock::quantize(&values);
+            let block = quantize(&values);
             assert!(block.scale.is_finite() && block.scaled_sum.is_finite(), "{magnitude}: {block:?}");
             assert!(block.quants.as_flattened().iter().all(|&q| q != i8::MIN));
             let error = (f32::from(block.quants[0][3]) * block.scale - magnitude).abs();
-            assert!(error <= magnitude * 1e-6 || magnitude < 1e-36, "{magnitude}: {block:?}");
+            assert!(error <= magnitude * 1e-6 || magnitude < SMALLEST, "{magnitude}: {block:?}");
         }
     }
 
     #[test]
     fn a_value_that_is_not_finite_is_not_hidden() {
         for bad in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-            let mut values = [1.0; BLOCK_LEN];
-            values[7] = bad;
-            assert!(!QuantBlock::quantize(&values).scale.is_finite());
+            for place in [0, 7, 31] {
+                let mut values = [1.0; BLOCK_LEN];
+                values[place] = bad;
+                assert!(!quantize(&values).scale.is_finite());
+            }
         }
     }
 }

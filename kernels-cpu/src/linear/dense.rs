@@ -124,6 +124,9 @@ impl<E: Element> Program for Pack<'_, E> {
     }
 }
 
+/// How far ahead weights are fetched: what arrives while they travel.
+const PREFETCH_BYTES: usize = 2048;
+
 /// A task's product.
 struct Multiply<'a, E> {
     task: &'a Task<'a>,
@@ -133,31 +136,32 @@ struct Multiply<'a, E> {
 impl<E: Element> Program for Multiply<'_, E> {
     type Output = ();
 
-    /// Tiles of rows and groups, as large as the registers hold; few rows take more groups, since a chain of
-    /// multiply-adds would otherwise wait for itself. A row's sum is the same in each.
+    /// Tiles of rows and groups, as large as the registers hold. Many rows spare reading weights, which have to
+    /// be widened; few rows take more groups, lest a chain of multiply-adds wait for itself. A row's sum is the
+    /// same in each.
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let mut group = self.task.groups.start;
-        group = self.columns::<S, 4>(s, group);
-        group = self.columns::<S, 2>(s, group);
-        self.columns::<S, 1>(s, group);
+        let wide = S::ACCUMULATORS >= 24;
+        let rest = match self.task.tokens.len() {
+            12.. if wide => self.columns::<S, 12, 2>(s, self.task.groups.start),
+            6.. if wide => self.columns::<S, 6, 4>(s, self.task.groups.start),
+            6.. => self.columns::<S, 6, 1>(s, self.task.groups.start),
+            3.. if wide => self.columns::<S, 3, 4>(s, self.task.groups.start),
+            3.. => self.columns::<S, 3, 2>(s, self.task.groups.start),
+            _ => self.columns::<S, 1, 4>(s, self.task.groups.start),
+        };
+        self.columns::<S, 3, 1>(s, rest);
     }
 }
 
 impl<E: Element> Multiply<'_, E> {
-    /// Multiplies `G` groups at a time with all rows; returns the first group that is left.
+    /// Multiplies `G` groups at a time with all rows, `R` at a time while there are so many; returns the first
+    /// group that is left.
     #[inline(always)]
-    fn columns<S: Simd, const G: usize>(&self, s: S, mut group: usize) -> usize {
-        let tokens = self.task.tokens.clone();
+    fn columns<S: Simd, const R: usize, const G: usize>(&self, s: S, mut group: usize) -> usize {
         while self.task.groups.end - group >= G {
-            let mut token = tokens.start;
-            if G <= 2 && S::ACCUMULATORS >= 12 * G {
-                token = self.tiles::<S, 12, G>(s, group, token);
-            }
-            if S::ACCUMULATORS >= 6 * G {
-                token = self.tiles::<S, 6, G>(s, group, token);
-            }
-            if S::ACCUMULATORS >= 3 * G {
+            let mut token = self.tiles::<S, R, G>(s, group, self.task.tokens.start);
+            if R > 3 {
                 token = self.tiles::<S, 3, G>(s, group, token);
             }
             self.tiles::<S, 1, G>(s, group, token);
@@ -196,7 +200,13 @@ fn tile<S: Simd, E: Element, const R: usize, const G: usize>(
     let x = x.map(|x| &x[..columns]);
     let mut sums = [[s.zero(); G]; R];
     for k in 0..columns {
-        let w: [S::V; G] = array::from_fn(|g| E::load(s, &weights[g][k]));
+        let mut w = [s.zero(); G];
+        for g in 0..G {
+            if k.is_multiple_of(64 / (LANES * size_of::<E::Bits>())) || R == 0 {
+                s.prefetch(&weights[g][k], PREFETCH_BYTES);
+            }
+            w[g] = E::load(s, &weights[g][k]);
+        }
         for r in 0..R {
             let x = s.splat(x[r][k]);
             for g in 0..G {

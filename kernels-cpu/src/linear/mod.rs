@@ -9,6 +9,7 @@ mod segment;
 #[cfg(test)]
 mod tests;
 
+use parking_lot::Mutex;
 use quire_kernels::{
     Activation, DType, Device, DeviceId, Dispatch, HostWeight, Linear, LinearKernels, Part, Result, StepCtx,
     Tensor,
@@ -17,6 +18,7 @@ use quire_kernels::{
 use self::activation::{BLOCK_BYTES, BLOCK_LEN, QuantBlock};
 use self::layout::layout_of;
 use self::packed::PackedLinear;
+use self::segment::PackedMemory;
 use crate::device::CpuDevice;
 use crate::lanes::{self, Program, Simd};
 
@@ -26,11 +28,12 @@ const SCRATCH_ALIGN: usize = 256;
 /// The linear layers of a CPU device.
 pub(crate) struct CpuLinear {
     device: CpuDevice,
+    memory: Mutex<PackedMemory>,
 }
 
 impl CpuLinear {
     pub(crate) fn new(device: CpuDevice) -> Self {
-        Self { device }
+        Self { device, memory: Mutex::default() }
     }
 }
 
@@ -52,7 +55,7 @@ impl Part for CpuLinear {
 impl LinearKernels for CpuLinear {
     fn pack(&self, weights: &[HostWeight<'_>]) -> Result<Box<dyn Linear>> {
         HostWeight::check_merged(weights)?;
-        Ok(Box::new(PackedLinear::pack(&self.device, weights)?))
+        Ok(Box::new(PackedLinear::pack(&self.device, &mut self.memory.lock(), weights)?))
     }
 
     /// Quants for every input of a width that quantized weights can have: making them costs little beside any
@@ -96,7 +99,7 @@ impl Program for Quantize<'_> {
     type Output = ();
 
     #[inline(always)]
-    fn run<S: Simd>(self, _: S) {
-        QuantBlock::quantize_row(self.values, self.out);
+    fn run<S: Simd>(self, s: S) {
+        QuantBlock::quantize_row(s, self.values, self.out);
     }
 }

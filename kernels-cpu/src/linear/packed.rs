@@ -6,7 +6,7 @@ use quire_kernels::{Activation, HostWeight, InputPrecision, Linear, Result, Step
 
 use super::activation::BLOCK_LEN;
 use super::layout::Task;
-use super::segment::Segment;
+use super::segment::{PackedMemory, Segment};
 use crate::access::{Rows, RowsMut};
 use crate::device::CpuDevice;
 use crate::lanes::LANES;
@@ -24,9 +24,13 @@ impl PackedLinear {
     /// # Errors
     ///
     /// Those of [`Segment::pack`].
-    pub(super) fn pack(device: &CpuDevice, weights: &[HostWeight<'_>]) -> Result<Self> {
+    pub(super) fn pack(
+        device: &CpuDevice,
+        memory: &mut PackedMemory,
+        weights: &[HostWeight<'_>],
+    ) -> Result<Self> {
         let session = device.session();
-        let pack = |weight| Segment::pack(session.pool(), device.isa(), weight);
+        let pack = |weight| Segment::pack(memory, session.pool(), device.isa(), weight);
         let segments = weights.iter().map(pack).collect::<Result<_>>()?;
         drop(session);
         Ok(Self { device: device.clone(), columns: weights[0].columns, segments })

@@ -1,5 +1,8 @@
 //! One weight of a linear layer, packed.
 
+use std::ops::Range;
+use std::sync::Arc;
+
 use quire_kernels::{Error, HostWeight, Result, WeightError};
 
 use super::layout::{Layout, SourceRows, layout_of};
@@ -27,7 +30,12 @@ impl Segment {
     /// # Errors
     ///
     /// [`Error::Weight`] for a dtype without a layout, [`Error::OutOfMemory`].
-    pub(super) fn pack(pool: &Pool, isa: Isa, weight: &HostWeight<'_>) -> Result<Self> {
+    pub(super) fn pack(
+        memory: &mut PackedMemory,
+        pool: &Pool,
+        isa: Isa,
+        weight: &HostWeight<'_>,
+    ) -> Result<Self> {
         let unsupported =
             || Error::Weight { name: weight.name.to_owned(), reason: WeightError::DType(weight.dtype) };
         let layout = layout_of(weight.dtype).ok_or_else(unsupported)?;
@@ -35,7 +43,7 @@ impl Segment {
         let row_bytes = weight.dtype.bytes_for(columns).expect("the weight was checked");
         let source = SourceRows { bytes: weight.data, row_bytes, columns };
         let group_bytes = layout.group_bytes(columns);
-        let groups = Packed::fill(pool, weight.rows.div_ceil(LANES), group_bytes, |group, bytes| {
+        let groups = memory.fill(pool, weight.rows.div_ceil(LANES), group_bytes, |group, bytes| {
             layout.pack(isa, &source.group(group), bytes);
         })?;
         let bias = weight.bias.map_or_else(Vec::new, <[f32]>::to_vec);
@@ -60,33 +68,63 @@ impl Segment {
 }
 
 /// Bytes that do not change any more.
-pub(super) struct Packed(Memory);
+pub(super) struct Packed {
+    memory: Arc<Memory>,
+    range: Range<usize>,
+}
 
 impl Packed {
+    /// The bytes.
+    #[inline(always)]
+    pub(super) fn bytes(&self) -> &[u8] {
+        // SAFETY: the range lies in the memory, is initialized, and since `PackedMemory::fill` nobody writes to it.
+        unsafe { std::slice::from_raw_parts(self.memory.start().add(self.range.start), self.range.len()) }
+    }
+}
+
+/// Where packed weights come from: one after the other out of large runs of memory. Small allocations of their own
+/// would lie in small pages, and a product of one row is as fast as its weights come in.
+#[derive(Default)]
+pub(super) struct PackedMemory {
+    last: Option<(Arc<Memory>, usize)>,
+}
+
+/// A run of memory. What is never used of the last one is never touched, so it costs address space only.
+const RUN_BYTES: usize = 64 << 20;
+
+/// Where pieces start.
+const ALIGN: usize = 64;
+
+impl PackedMemory {
     /// Fills `num` pieces of `piece_bytes` zeroed bytes each, on all threads.
-    fn fill<F>(pool: &Pool, num: usize, piece_bytes: usize, fill: F) -> Result<Self>
+    fn fill<F>(&mut self, pool: &Pool, num: usize, piece_bytes: usize, fill: F) -> Result<Packed>
     where
         F: Fn(usize, &mut [u8]) + Sync,
     {
         // What overflows here is refused as an allocation.
-        let memory = Memory::zeroed(num.saturating_mul(piece_bytes))?;
+        let packed = self.take(num.saturating_mul(piece_bytes))?;
         pool.for_each(num, PACK_GRAIN_BYTES.div_ceil(piece_bytes.max(1)), |pieces| {
             for piece in pieces {
-                // SAFETY: the piece lies in the memory, which is initialized and nobody else's yet, and the pool
-                // visits each piece once.
-                let bytes = unsafe {
-                    std::slice::from_raw_parts_mut(memory.start().add(piece * piece_bytes), piece_bytes)
-                };
+                let start = packed.range.start + piece * piece_bytes;
+                // SAFETY: the piece lies in the memory, which is initialized, in a range that was given out once, to
+                // this call; and the pool visits each piece once.
+                let bytes =
+                    unsafe { std::slice::from_raw_parts_mut(packed.memory.start().add(start), piece_bytes) };
                 fill(piece, bytes);
             }
         });
-        Ok(Self(memory))
+        Ok(packed)
     }
 
-    /// The bytes.
-    #[inline(always)]
-    pub(super) fn bytes(&self) -> &[u8] {
-        // SAFETY: the memory is initialized, and since `fill` nobody writes to it.
-        unsafe { std::slice::from_raw_parts(self.0.start(), self.0.num_bytes()) }
+    /// Bytes that nobody else gets.
+    fn take(&mut self, num_bytes: usize) -> Result<Packed> {
+        let (memory, start) = match self.last.take() {
+            Some((memory, used)) if num_bytes <= memory.num_bytes() - used => (memory, used),
+            _ => (Arc::new(Memory::zeroed(num_bytes.max(RUN_BYTES))?), 0),
+        };
+        let end = start + num_bytes;
+        let used = end.next_multiple_of(ALIGN).min(memory.num_bytes());
+        self.last = Some((memory.clone(), used));
+        Ok(Packed { memory, range: start..end })
     }
 }

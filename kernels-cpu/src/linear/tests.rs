@@ -3,6 +3,7 @@
 use quire_kernels::{DType, Device, HostWeight, Linear, LinearKernels, Queue, StepCtx, Tensor, quant};
 
 use super::CpuLinear;
+use super::activation::tests::quantize;
 use super::activation::{BLOCK_LEN, QuantBlock};
 use crate::Isa;
 use crate::device::CpuDevice;
@@ -90,7 +91,7 @@ impl Weight {
 
 /// What the quantized kernels see of `x`.
 fn rounded(x: &[f32]) -> Vec<f32> {
-    let blocks = x.as_chunks::<BLOCK_LEN>().0.iter().map(QuantBlock::quantize);
+    let blocks = x.as_chunks::<BLOCK_LEN>().0.iter().map(quantize);
     let values = |b: QuantBlock| b.quants.map(|quad| quad.map(|q| f32::from(q) * b.scale));
     blocks.flat_map(|b| values(b).concat()).collect()
 }

@@ -200,8 +200,8 @@ mod tests {
         fn run<S: Simd>(self, s: S) -> [f32; LANES] {
             let mut x = [[0; 4]; QUADS];
             x[self.column / 4][self.column % 4] = 1;
-            let sums = s.dot::<Self, QUADS>(&I::unpack(s, self.block), &x, 1);
-            s.lanes(s.from_i32(sums)).map(|v| v + 128.0)
+            let [sum] = s.dots::<Self, QUADS, 1>(&I::unpack(s, self.block), [&x], [1]);
+            s.lanes(s.from_i32(sum)).map(|v| v + 128.0)
         }
     }
 

@@ -1,14 +1,18 @@
 //! Products of a group with a tile of rows.
 
+use std::array;
 use std::marker::PhantomData;
 
 use super::format::Format;
-use super::integers::{Integers, QUADS};
+use super::integers::Integers;
 use super::scales::Scales;
 use super::{Block, Blocks, Entry};
 use crate::lanes::{Program, Simd};
 use crate::linear::activation::QuantBlock;
 use crate::linear::layout::Task;
+
+/// How far ahead weights are fetched: what arrives while they travel.
+const PREFETCH_BYTES: usize = 2048;
 
 /// A task's product.
 pub(super) struct Multiply<'a, F> {
@@ -66,59 +70,49 @@ fn tile<S: Simd, F: Format, const R: usize>(
     (entries, blocks): (&[Entry<F>], &[Block<F>]),
     x: [&[QuantBlock]; R],
 ) -> [S::V; R] {
-    let blocks_per_entry = F::Scales::BLOCKS;
     let x = x.map(|x| &x[..blocks.len()]);
     let mut sums = [s.zero(); R];
     for (block_idx, block) in blocks.iter().enumerate() {
-        let entry = &entries[block_idx / blocks_per_entry];
-        let within = block_idx % blocks_per_entry;
+        let entry = &entries[block_idx / F::Scales::BLOCKS];
+        let within = block_idx % F::Scales::BLOCKS;
+        s.prefetch(block, PREFETCH_BYTES);
+        if within == 0 {
+            s.prefetch(entry, PREFETCH_BYTES);
+        }
         let quads = F::Integers::unpack(s, block);
+        let x = x.map(|x| &x[block_idx]);
         if F::Scales::HALVES == 1 {
             let (scale, minimum) = F::Scales::load(s, entry, within, 0);
-            for r in 0..R {
-                let x = &x[r][block_idx];
-                sums[r] = add_block::<S, F>(s, &quads, scale, x, sums[r]);
-                if F::Scales::HAS_MINIMUM {
-                    sums[r] = s.fma(minimum, s.splat(x.scaled_sum), sums[r]);
+            let dots = s.dots::<F, 8, R>(&quads, x.map(|x| &x.quants), x.map(|x| x.sums[0] + x.sums[1]));
+            add::<S, R>(s, &mut sums, scale, dots, x);
+            if F::Scales::HAS_MINIMUM {
+                for r in 0..R {
+                    sums[r] = s.fma(minimum, s.splat(x[r].scaled_sum), sums[r]);
                 }
             }
         } else {
-            let (first, _) = F::Scales::load(s, entry, within, 0);
-            let (last, _) = F::Scales::load(s, entry, within, 1);
-            for r in 0..R {
-                sums[r] = add_halves::<S, F>(s, &quads, [first, last], &x[r][block_idx], sums[r]);
+            for half in 0..2 {
+                let (scale, _) = F::Scales::load(s, entry, within, half);
+                let quads = quads[4 * half..].first_chunk().expect("half of eight quads");
+                let quants = x.map(|x| x.quants[4 * half..].first_chunk().expect("half of eight quads"));
+                let dots = s.dots::<F, 4, R>(quads, quants, x.map(|x| x.sums[half]));
+                add::<S, R>(s, &mut sums, scale, dots, x);
             }
         }
     }
     sums
 }
 
+/// Adds the sums of a block, or of half of one, which has one scale.
 #[inline(always)]
-fn add_block<S: Simd, F: Format>(
+fn add<S: Simd, const R: usize>(
     s: S,
-    quads: &[S::B; QUADS],
+    sums: &mut [S::V; R],
     scale: S::V,
-    x: &QuantBlock,
-    sum: S::V,
-) -> S::V {
-    let dot = s.dot::<F, QUADS>(quads, &x.quants, x.sums[0] + x.sums[1]);
-    s.fma(s.from_i32(dot), s.mul(scale, s.splat(x.scale)), sum)
-}
-
-/// Either half of the block has its own scale.
-#[inline(always)]
-fn add_halves<S: Simd, F: Format>(
-    s: S,
-    quads: &[S::B; QUADS],
-    scales: [S::V; 2],
-    x: &QuantBlock,
-    mut sum: S::V,
-) -> S::V {
-    let [a, b, c, d, e, f, g, h] = *quads;
-    let [p, q, r, t, u, v, w, y] = x.quants;
-    let x_scale = s.splat(x.scale);
-    let dot = s.dot::<F, 4>(&[a, b, c, d], &[p, q, r, t], x.sums[0]);
-    sum = s.fma(s.from_i32(dot), s.mul(scales[0], x_scale), sum);
-    let dot = s.dot::<F, 4>(&[e, f, g, h], &[u, v, w, y], x.sums[1]);
-    s.fma(s.from_i32(dot), s.mul(scales[1], x_scale), sum)
+    dots: [S::I; R],
+    x: [&QuantBlock; R],
+) {
+    for r in 0..R {
+        sums[r] = s.fma(s.from_i32(dots[r]), s.mul(scale, s.splat(x[r].scale)), sums[r]);
+    }
 }
