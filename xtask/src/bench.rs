@@ -9,6 +9,7 @@ use crate::error::{Error, Result};
 use crate::fetch;
 use crate::peer::LlamaCpp;
 use crate::process::{self, cargo, output};
+use crate::startup;
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
@@ -34,6 +35,9 @@ pub(crate) struct Options {
     #[arg(long)]
     parts: bool,
 }
+
+/// Warm: program and model are in the page cache, since the runs before have read them.
+const STARTUP: &str = "start to first token [s]";
 
 /// Measured values by name: `prefill 512`, `decode x8`, ...
 type Row = BTreeMap<String, f64>;
@@ -68,6 +72,7 @@ fn compare(options: &Options, model: &Path, peer_model: &Path) -> Result<()> {
             peer_model.display()
         );
     }
+    process::run(&mut cargo(["build", "--quiet", "--release", "-p", "quire-llm"]))?;
     let (mut ours, mut theirs) = (Vec::new(), Vec::new());
     for _ in 0..options.rounds {
         ours.push(engine(options, model)?);
@@ -87,8 +92,11 @@ fn engine(options: &Options, model: &Path) -> Result<Row> {
     command.args(["--threads", &threads, "--batch", &batch, "--model"]).arg(model);
     let text = output(&mut command)?;
     let line = text.lines().rev().find(|line| line.starts_with('{')).unwrap_or_default();
-    serde_json::from_str(line)
-        .map_err(|_| Error::NoMeasurement { program: "engine".to_owned(), output: text.clone() })
+    let parsed = serde_json::from_str(line);
+    let mut row: Row =
+        parsed.map_err(|_| Error::NoMeasurement { program: "engine".to_owned(), output: text.clone() })?;
+    row.insert(STARTUP.to_owned(), startup::to_first_byte(startup::quire(model, options.threads))?);
+    Ok(row)
 }
 
 /// One run of llama-bench and llama-batched-bench.
@@ -110,6 +118,8 @@ fn llama_cpp(options: &Options, peer: &LlamaCpp, model: &Path) -> Result<Row> {
         batched.args(["-c", "8192", "-npp", "128", "-ntg", "64", "-t", &threads, "-npl", &join(&many), "-m"]);
         row.extend(batched_rows(&output(batched.arg(model))?));
     }
+    let completion = startup::llama_completion(peer.program("llama-completion"), model, options.threads);
+    row.insert(STARTUP.to_owned(), startup::to_first_byte(completion)?);
     Ok(row)
 }
 

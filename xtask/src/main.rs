@@ -10,6 +10,7 @@ mod golden;
 mod kernels;
 mod peer;
 mod process;
+mod startup;
 mod test;
 
 use std::process::ExitCode;
