@@ -35,7 +35,7 @@ mod start;
 
 pub use app::App;
 pub use backend::{BackendError, BackendOptions, BackendRegistry, cpu_kernels};
-pub use cli::input::{InputError, LineError};
+pub use cli::input::{InputError, LineError, fuzz_request};
 pub use error::{Error, Result};
 pub use llm::Llm;
 pub use logging::LogFilterError;
