@@ -65,7 +65,7 @@ impl Program for SiluMul<'_> {
 
 /// `silu(gate) · up`.
 #[derive(Clone, Copy)]
-struct Gated;
+pub(crate) struct Gated;
 
 impl Lanewise for Gated {
     #[inline(always)]

@@ -104,15 +104,20 @@ impl Program for RmsNorm<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let mean_square = sum_of_squares(s, self.x) / self.x.len() as f32;
-        let inverse = 1.0 / (mean_square + self.eps).sqrt();
+        let inverse = inverse_rms(s, self.x, self.eps);
         lanes::update(s, self.x, self.weight, ScaleBy(inverse));
     }
 }
 
+/// `1 / sqrt(mean(x²) + eps)`.
+#[inline(always)]
+pub(crate) fn inverse_rms<S: Simd>(s: S, x: &[f32], eps: f32) -> f32 {
+    1.0 / (sum_of_squares(s, x) / x.len() as f32 + eps).sqrt()
+}
+
 /// `x · factor · weight`.
 #[derive(Clone, Copy)]
-struct ScaleBy(f32);
+pub(crate) struct ScaleBy(pub(crate) f32);
 
 impl Lanewise for ScaleBy {
     #[inline(always)]
@@ -153,8 +158,9 @@ impl Program for Add<'_> {
     }
 }
 
+/// `a + b`.
 #[derive(Clone, Copy)]
-struct Sum;
+pub(crate) struct Sum;
 
 impl Lanewise for Sum {
     #[inline(always)]

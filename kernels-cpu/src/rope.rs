@@ -5,6 +5,7 @@ use quire_kernels::{
 };
 
 use crate::Isa;
+use crate::access::Rows;
 use crate::device::CpuDevice;
 use crate::lanes::{self, LANES, Program, Simd};
 use crate::norm::grain_rows;
@@ -47,11 +48,15 @@ impl RopeKernels for CpuRope {
         let mut x = x.rows::<f32>();
         let grain = grain_rows(x.columns());
         x.for_each(pool, grain, |token, row| {
-            let position = usize::try_from(positions[token]).expect("a position is not negative");
-            rotate(isa, row, head_dim, cos_sin.row(position), table.style);
+            rotate(isa, row, head_dim, cos_sin_at(cos_sin, positions[token]), table.style);
         });
         Ok(())
     }
+}
+
+/// The row of a position in the table.
+pub(crate) fn cos_sin_at(table: Rows<'_, f32>, position: i32) -> &[f32] {
+    table.row(usize::try_from(position).expect("a position is not negative"))
 }
 
 /// Rotates the heads of `x` by the angles whose cosines, then sines, are `cos_sin`. What of a head is longer

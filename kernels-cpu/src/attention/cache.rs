@@ -19,6 +19,7 @@ use crate::Isa;
 use crate::access::{Rows, RowsMut};
 use crate::lanes::{self, LANES, Program, Simd};
 use crate::norm::grain_rows;
+use crate::pool::Pool;
 
 /// Strips of a tile.
 const STRIPS: usize = TILE_KEYS / LANES;
@@ -66,11 +67,6 @@ impl BlockShape {
     /// `head_dim` rounded up to whole vectors.
     pub(super) fn padded_dim(&self) -> usize {
         self.head_dim.next_multiple_of(LANES)
-    }
-
-    /// Heads of so many tokens whose writing is worth a thread's while.
-    pub(crate) fn grain_heads(&self, num_tokens: usize) -> usize {
-        grain_rows(num_tokens * self.head_dim)
     }
 
     /// Whether kernels can read keys where they lie: strips in one block, as f32.
@@ -248,38 +244,36 @@ fn decode_each<E: Stored>(from: &[E], to: &mut [f32]) {
     }
 }
 
-/// Stores keys and values of one head in its slots; a negative slot is skipped.
-///
-/// # Safety
-///
-/// No other slice of the head's elements in `blocks` is alive.
-pub(crate) unsafe fn write_head<'a>(
+/// Stores keys and values, a row a token, in their slots; a negative slot is skipped. The heads are shared out to
+/// the threads.
+pub(crate) fn write_rows(
     isa: Isa,
-    blocks: &RowsMut<'_, u8>,
-    shape: BlockShape,
-    head: usize,
-    tokens: impl Iterator<Item = (i32, Token<'a>)>,
+    pool: &Pool,
+    (keys, values): (Rows<'_, f32>, Rows<'_, f32>),
+    slots: &[i32],
+    (blocks, shape): (&RowsMut<'_, u8>, BlockShape),
 ) {
-    for (slot, token) in tokens {
-        let Ok(slot) = usize::try_from(slot) else { continue };
-        let (block, offset) = (slot / shape.block_size, slot % shape.block_size);
-        // SAFETY: the caller's promise; the two ranges of a block are disjoint.
-        let (keys, values) = unsafe {
-            (blocks.slice_mut(block, shape.keys(head)), blocks.slice_mut(block, shape.values(head)))
-        };
-        lanes::run(isa, WriteToken { token, keys, values, shape, offset });
-    }
+    pool.for_each(shape.num_kv_heads, grain_rows(slots.len() * shape.head_dim), |heads| {
+        for head in heads {
+            let columns = head * shape.head_dim..(head + 1) * shape.head_dim;
+            for (token, slot) in slots.iter().enumerate() {
+                let Ok(slot) = usize::try_from(*slot) else { continue };
+                let (block, offset) = (slot / shape.block_size, slot % shape.block_size);
+                let (key, value) = (&keys.row(token)[columns.clone()], &values.row(token)[columns.clone()]);
+                // SAFETY: the pool visits each head once, and the two ranges of a head's block are disjoint.
+                let (keys, values) = unsafe {
+                    (blocks.slice_mut(block, shape.keys(head)), blocks.slice_mut(block, shape.values(head)))
+                };
+                lanes::run(isa, WriteToken { key, value, keys, values, shape, offset });
+            }
+        }
+    });
 }
 
-/// Key and value of one token and head.
-#[derive(Clone, Copy)]
-pub(crate) struct Token<'a> {
-    pub(crate) key: &'a [f32],
-    pub(crate) value: &'a [f32],
-}
-
+/// Stores the key and the value of one token and head in their places among all tokens of a block.
 struct WriteToken<'a> {
-    token: Token<'a>,
+    key: &'a [f32],
+    value: &'a [f32],
     keys: &'a mut [u8],
     values: &'a mut [u8],
     shape: BlockShape,
@@ -297,13 +291,13 @@ impl Program for WriteToken<'_> {
 
 #[inline(always)]
 fn write_token<E: Stored, S: Simd>(s: S, args: WriteToken<'_>) {
-    let WriteToken { token, keys, values, shape, offset } = args;
+    let WriteToken { key, value, keys, values, shape, offset } = args;
     let values: &mut [E] = bytemuck::cast_slice_mut(values);
     let row = &mut values[offset * shape.head_dim..(offset + 1) * shape.head_dim];
-    E::encode_all(s, token.value, row);
+    E::encode_all(s, value, row);
     let keys: &mut [E] = bytemuck::cast_slice_mut(keys);
     let mut columns = keys.chunks_exact_mut(shape.block_size);
-    for elements in token.key.chunks(LANES) {
+    for elements in key.chunks(LANES) {
         let mut encoded = [E::zeroed(); LANES];
         E::encode_all(s, elements, &mut encoded[..elements.len()]);
         for (element, column) in encoded[..elements.len()].iter().zip(columns.by_ref()) {

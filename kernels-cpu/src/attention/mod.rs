@@ -22,7 +22,7 @@ use quire_kernels::{
     KvLayout, Limits, Part, Result, StepCtx, Tensor,
 };
 
-pub(crate) use cache::{BlockShape, Token, write_head};
+pub(crate) use cache::{BlockShape, write_rows};
 
 use crate::device::{BACKEND, CpuDevice};
 
@@ -88,17 +88,7 @@ impl AttentionKernels for CpuAttention {
         let mut session = self.device.session();
         let (pool, [k, v, slots], [blocks]) = session.open([k, v, slot_mapping], [&kv.blocks]);
         let (k, v, slots, blocks) = (k.rows::<f32>(), v.rows::<f32>(), slots.slice::<i32>(), blocks.rows());
-        pool.for_each(shape.num_kv_heads, shape.grain_heads(slots.len()), |heads| {
-            for head in heads {
-                let columns = head * shape.head_dim..(head + 1) * shape.head_dim;
-                let tokens = slots.iter().enumerate().map(|(token, slot)| {
-                    let (key, value) = (&k.row(token)[columns.clone()], &v.row(token)[columns.clone()]);
-                    (*slot, Token { key, value })
-                });
-                // SAFETY: the output is borrowed by this call, which visits each head once.
-                unsafe { write_head(isa, &blocks, shape, head, tokens) };
-            }
-        });
+        write_rows(isa, pool, (k, v), slots, (&blocks, shape));
         Ok(())
     }
 
