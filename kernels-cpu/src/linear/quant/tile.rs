@@ -1,6 +1,5 @@
 //! Products of a group with a tile of rows.
 
-use std::array;
 use std::marker::PhantomData;
 
 use super::format::Format;
