@@ -66,7 +66,7 @@ impl Stored for f16 {
 
     #[inline(always)]
     fn decode_lanes<S: Simd>(s: S, from: &[Self; LANES]) -> S::V {
-        s.from_f16(bytemuck::cast_ref(from))
+        s.load_f16(bytemuck::cast_ref(from))
     }
 
     #[inline(always)]
@@ -94,7 +94,7 @@ impl Stored for bf16 {
 
     #[inline(always)]
     fn decode_lanes<S: Simd>(s: S, from: &[Self; LANES]) -> S::V {
-        s.from_bf16(bytemuck::cast_ref(from))
+        s.load_bf16(bytemuck::cast_ref(from))
     }
 }
 
@@ -111,7 +111,7 @@ impl Stored for F8E4M3 {
 
     #[inline(always)]
     fn decode_lanes<S: Simd>(s: S, from: &[Self; LANES]) -> S::V {
-        s.from_f8e4m3(bytemuck::cast_ref(from))
+        s.load_f8e4m3(bytemuck::cast_ref(from))
     }
 }
 
@@ -128,6 +128,6 @@ impl Stored for F8E5M2 {
 
     #[inline(always)]
     fn decode_lanes<S: Simd>(s: S, from: &[Self; LANES]) -> S::V {
-        s.from_f8e5m2(bytemuck::cast_ref(from))
+        s.load_f8e5m2(bytemuck::cast_ref(from))
     }
 }

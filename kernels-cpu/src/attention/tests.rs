@@ -225,6 +225,11 @@ fn a_window_hides_what_is_before_it() {
     }
 }
 
+/// Runs of at most `size` positions that together are `0..300`.
+fn chunks(size: usize) -> Vec<Range<usize>> {
+    (0..300).step_by(size).map(|p| p..(p + size).min(300)).collect()
+}
+
 /// All of a sequence's outputs, its positions computed in `chunks`, the other rows of each step `beside` it.
 fn outputs(rig: &mut Rig, chunks: &[Range<usize>], beside: &[Row]) -> Vec<u32> {
     let columns = rig.model.num_heads * rig.model.head_dim;
@@ -241,12 +246,7 @@ fn outputs(rig: &mut Rig, chunks: &[Range<usize>], beside: &[Row]) -> Vec<u32> {
 
 #[test]
 fn a_query_does_not_depend_on_chunks_rows_threads_or_instructions() {
-    let chunkings: [Vec<Range<usize>>; 4] = [
-        vec![0..300],
-        (0..300).map(|p| p..p + 1).collect(),
-        (0..300).step_by(7).map(|p| p..(p + 7).min(300)).collect(),
-        vec![0..255, 255..257, 257..290, 290..300],
-    ];
+    let chunkings = [chunks(300), chunks(1), chunks(7), vec![0..255, 255..257, 257..290, 290..300]];
     for (dtype, window) in [(DType::F32, None), (DType::F16, None), (DType::F32, Some(100))] {
         for block_size in [16, 8] {
             let model = Model { num_heads: 3, num_kv_heads: 1, head_dim: 16, dtype, window, block_size };

@@ -217,11 +217,12 @@ impl Work<'_> {
     /// Fills `first_states`; whether there is room for all states.
     fn count_states(&self, first_states: &mut [i32], room: usize) -> bool {
         let mut total = 0;
-        for tile in 0..self.num_tiles() {
-            first_states[tile] = total as i32;
+        let (last, firsts) = first_states[..=self.num_tiles()].split_last_mut().expect("one more than tiles");
+        for (tile, first) in firsts.iter_mut().enumerate() {
+            *first = total as i32;
             total += self.tile(tile).1.spans().len();
         }
-        first_states[self.num_tiles()] = total as i32;
+        *last = total as i32;
         total <= room
     }
 

@@ -82,22 +82,22 @@ impl Simd for Avx2 {
             ((low.0, high.0), (low.1, high.1))
         };
         fn zip(even: Pair, odd: Pair) -> (Pair, Pair) = (zip(even.0, odd.0), zip(even.1, odd.1));
-        fn from_f16(from: &[u16; LANES]) -> Pair = {
+        fn load_f16(from: &[u16; LANES]) -> Pair = {
             let halves: *const __m128i = from.as_ptr().cast();
             (_mm256_cvtph_ps(_mm_loadu_si128(halves)), _mm256_cvtph_ps(_mm_loadu_si128(halves.add(1))))
         };
-        fn from_bf16(from: &[u16; LANES]) -> Pair = {
+        fn load_bf16(from: &[u16; LANES]) -> Pair = {
             let halves: *const __m128i = from.as_ptr().cast();
             let (low, high) = (_mm_loadu_si128(halves), _mm_loadu_si128(halves.add(1)));
             let widen = |h| _mm256_castsi256_ps(_mm256_slli_epi32::<16>(_mm256_cvtepu16_epi32(h)));
             (widen(low), widen(high))
         };
-        fn from_f8e4m3(from: &[u8; LANES]) -> Pair = {
+        fn load_f8e4m3(from: &[u8; LANES]) -> Pair = {
             // Read as a half, whose exponent is biased by 8 more, the value is 2^8 too small.
             let (low, high) = decode_halves(f8e4m3_as_halves(_mm_loadu_si128(from.as_ptr().cast())));
             (_mm256_mul_ps(low, _mm256_set1_ps(256.0)), _mm256_mul_ps(high, _mm256_set1_ps(256.0)))
         };
-        fn from_f8e5m2(from: &[u8; LANES]) -> Pair = {
+        fn load_f8e5m2(from: &[u8; LANES]) -> Pair = {
             // The upper byte of a half.
             let bytes = _mm256_cvtepu8_epi16(_mm_loadu_si128(from.as_ptr().cast()));
             decode_halves(_mm256_slli_epi16::<8>(bytes))
@@ -120,17 +120,17 @@ impl Simd for Avx2 {
             bytes
         };
         fn sum_i8(values: [i8; LANES]) -> i32 = sum_i8(values);
-        fn from_u8(from: &[u8; LANES]) -> Pair = {
+        fn load_u8(from: &[u8; LANES]) -> Pair = {
             let low = _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.as_ptr().cast()));
             let high = _mm256_cvtepu8_epi32(_mm_loadl_epi64(from.as_ptr().add(8).cast()));
             (_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high))
         };
-        fn from_i8(from: &[u8; LANES]) -> Pair = {
+        fn load_i8(from: &[u8; LANES]) -> Pair = {
             let low = _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.as_ptr().cast()));
             let high = _mm256_cvtepi8_epi32(_mm_loadl_epi64(from.as_ptr().add(8).cast()));
             (_mm256_cvtepi32_ps(low), _mm256_cvtepi32_ps(high))
         };
-        fn from_i32(v: IntPair) -> Pair = (_mm256_cvtepi32_ps(v.0), _mm256_cvtepi32_ps(v.1));
+        fn to_float(v: IntPair) -> Pair = (_mm256_cvtepi32_ps(v.0), _mm256_cvtepi32_ps(v.1));
         fn load_bytes(from: &Bytes) -> IntPair = {
             (_mm256_loadu_si256(from.as_ptr().cast()), _mm256_loadu_si256(from.as_ptr().add(32).cast()))
         };

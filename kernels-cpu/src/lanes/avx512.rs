@@ -50,17 +50,17 @@ impl Simd for Avx512 {
             let high = _mm512_add_epi32(low, _mm512_set1_epi32(8));
             (_mm512_permutex2var_ps(even, low, odd), _mm512_permutex2var_ps(even, high, odd))
         };
-        fn from_f16(from: &[u16; LANES]) -> __m512 = _mm512_cvtph_ps(_mm256_loadu_si256(from.as_ptr().cast()));
-        fn from_bf16(from: &[u16; LANES]) -> __m512 = {
+        fn load_f16(from: &[u16; LANES]) -> __m512 = _mm512_cvtph_ps(_mm256_loadu_si256(from.as_ptr().cast()));
+        fn load_bf16(from: &[u16; LANES]) -> __m512 = {
             let bits = _mm512_cvtepu16_epi32(_mm256_loadu_si256(from.as_ptr().cast()));
             _mm512_castsi512_ps(_mm512_slli_epi32::<16>(bits))
         };
-        fn from_f8e4m3(from: &[u8; LANES]) -> __m512 = {
+        fn load_f8e4m3(from: &[u8; LANES]) -> __m512 = {
             // Read as a half, whose exponent is biased by 8 more, the value is 2^8 too small.
             let halves = super::avx2::f8e4m3_as_halves(_mm_loadu_si128(from.as_ptr().cast()));
             _mm512_mul_ps(_mm512_cvtph_ps(halves), _mm512_set1_ps(256.0))
         };
-        fn from_f8e5m2(from: &[u8; LANES]) -> __m512 = {
+        fn load_f8e5m2(from: &[u8; LANES]) -> __m512 = {
             // The upper byte of a half.
             let bytes = _mm256_cvtepu8_epi16(_mm_loadu_si128(from.as_ptr().cast()));
             _mm512_cvtph_ps(_mm256_slli_epi16::<8>(bytes))
@@ -82,13 +82,13 @@ impl Simd for Avx512 {
             bytes
         };
         fn sum_i8(values: [i8; LANES]) -> i32 = super::avx2::sum_i8(values);
-        fn from_u8(from: &[u8; LANES]) -> __m512 = {
+        fn load_u8(from: &[u8; LANES]) -> __m512 = {
             _mm512_cvtepi32_ps(_mm512_cvtepu8_epi32(_mm_loadu_si128(from.as_ptr().cast())))
         };
-        fn from_i8(from: &[u8; LANES]) -> __m512 = {
+        fn load_i8(from: &[u8; LANES]) -> __m512 = {
             _mm512_cvtepi32_ps(_mm512_cvtepi8_epi32(_mm_loadu_si128(from.as_ptr().cast())))
         };
-        fn from_i32(v: __m512i) -> __m512 = _mm512_cvtepi32_ps(v);
+        fn to_float(v: __m512i) -> __m512 = _mm512_cvtepi32_ps(v);
         fn load_bytes(from: &Bytes) -> __m512i = _mm512_loadu_si512(from.as_ptr().cast());
         fn mask(a: __m512i, mask: u8) -> __m512i = _mm512_and_si512(a, _mm512_set1_epi8(mask as i8));
         fn or(a: __m512i, b: __m512i) -> __m512i = _mm512_or_si512(a, b);

@@ -120,18 +120,18 @@ pub(crate) trait Simd: Copy + Send + Sync {
     /// The inverse of [`unzip`](Self::unzip).
     fn zip(self, even: Self::V, odd: Self::V) -> (Self::V, Self::V);
 
-    fn from_f16(self, from: &[u16; LANES]) -> Self::V;
-    fn from_bf16(self, from: &[u16; LANES]) -> Self::V;
-    fn from_f8e4m3(self, from: &[u8; LANES]) -> Self::V;
-    fn from_f8e5m2(self, from: &[u8; LANES]) -> Self::V;
+    fn load_f16(self, from: &[u16; LANES]) -> Self::V;
+    fn load_bf16(self, from: &[u16; LANES]) -> Self::V;
+    fn load_f8e4m3(self, from: &[u8; LANES]) -> Self::V;
+    fn load_f8e5m2(self, from: &[u8; LANES]) -> Self::V;
     fn to_f16(self, v: Self::V) -> [u16; LANES];
     /// Rounded to the nearest integer, ties to the even one, of lanes within ±127; others become anything.
     fn to_i8(self, v: Self::V) -> [i8; LANES];
     fn sum_i8(self, values: [i8; LANES]) -> i32;
-    fn from_u8(self, from: &[u8; LANES]) -> Self::V;
-    fn from_i8(self, from: &[u8; LANES]) -> Self::V;
+    fn load_u8(self, from: &[u8; LANES]) -> Self::V;
+    fn load_i8(self, from: &[u8; LANES]) -> Self::V;
     /// Rounded to the nearest float.
-    fn from_i32(self, v: Self::I) -> Self::V;
+    fn to_float(self, v: Self::I) -> Self::V;
 
     fn load_bytes(self, from: &Bytes) -> Self::B;
     /// Each byte and `mask`.
@@ -341,7 +341,7 @@ mod tests {
         on_every_isa!(|s| {
             for high in 0..=(u16::MAX / 16) {
                 let bits: [u16; LANES] = std::array::from_fn(|i| high * 16 + i as u16);
-                let (f16, bf16) = (s.from_f16(&bits), s.from_bf16(&bits));
+                let (f16, bf16) = (s.load_f16(&bits), s.load_bf16(&bits));
                 let back = s.to_f16(f16);
                 for (i, &bits) in bits.iter().enumerate() {
                     assert!(same(s.lanes(f16)[i], convert::f16_to_f32(bits)), "f16 {bits:04x}");
@@ -357,7 +357,7 @@ mod tests {
         on_every_isa!(|s| {
             for high in 0..16 {
                 let codes: [u8; LANES] = std::array::from_fn(|i| high * 16 + i as u8);
-                let (e4m3, e5m2) = (s.lanes(s.from_f8e4m3(&codes)), s.lanes(s.from_f8e5m2(&codes)));
+                let (e4m3, e5m2) = (s.lanes(s.load_f8e4m3(&codes)), s.lanes(s.load_f8e5m2(&codes)));
                 for (i, &code) in codes.iter().enumerate() {
                     assert!(same(e4m3[i], convert::f8e4m3_to_f32(code)), "e4m3 {code:02x}");
                     assert!(same(e5m2[i], convert::f8e5m2_to_f32(code)), "e5m2 {code:02x}");
@@ -386,8 +386,8 @@ mod tests {
             let sum = self.x.as_flattened().iter().map(|&x| i32::from(x)).sum();
             let weights = self.weights.map(|w| s.load_bytes(&w));
             let [first, second] = s.dots::<Range<BITS, OFFSET>, 8, 2>(&weights, [self.x; 2], [sum; 2]);
-            assert_eq!(s.lanes(s.from_i32(first)), s.lanes(s.from_i32(second)));
-            s.lanes(s.from_i32(first))
+            assert_eq!(s.lanes(s.to_float(first)), s.lanes(s.to_float(second)));
+            s.lanes(s.to_float(first))
         }
     }
 
@@ -431,7 +431,7 @@ mod tests {
         on_every_isa!(|s| {
             let bytes: Bytes = std::array::from_fn(|i| (i * 37 + 11) as u8);
             let x: [[i8; 4]; 1] = [[1, 0, 0, 0]];
-            let first = |b| s.lanes(s.from_i32(s.dots::<Range<5, 0>, 1, 1>(&[b], [&x], [1])[0]));
+            let first = |b| s.lanes(s.to_float(s.dots::<Range<5, 0>, 1, 1>(&[b], [&x], [1])[0]));
             let loaded = s.load_bytes(&bytes);
             let expect = |f: fn(u8) -> u8| -> Lanes { std::array::from_fn(|i| f32::from(f(bytes[4 * i]))) };
             assert_eq!(first(s.mask(s.shr::<4>(loaded), 0x0f)), expect(|b| b >> 4));
@@ -439,12 +439,12 @@ mod tests {
             let both = s.or(s.mask(loaded, 0x05), s.mask(loaded, 0x0a));
             assert_eq!(first(both), expect(|b| b & 0x0f));
             let signed: [u8; LANES] = std::array::from_fn(|i| (i * 16) as u8);
-            assert_eq!(s.lanes(s.from_u8(&signed)), signed.map(f32::from));
+            assert_eq!(s.lanes(s.load_u8(&signed)), signed.map(f32::from));
             let rounded = s.to_i8(s.load(&ramp(-127.0, 15.5)));
             assert_eq!(rounded[..4], [-127, -112, -96, -80]);
             assert_eq!(s.sum_i8(rounded), rounded.iter().map(|&v| i32::from(v)).sum());
             assert_eq!((s.sum_i8([-127; LANES]), s.sum_i8([127; LANES])), (-127 * 16, 127 * 16));
-            assert_eq!(s.lanes(s.from_i8(&signed)), signed.map(|b| f32::from(b as i8)));
+            assert_eq!(s.lanes(s.load_i8(&signed)), signed.map(|b| f32::from(b as i8)));
         });
     }
 }

@@ -118,22 +118,22 @@ impl Simd for Scalar {
     }
 
     #[inline(always)]
-    fn from_f16(self, from: &[u16; LANES]) -> Lanes {
+    fn load_f16(self, from: &[u16; LANES]) -> Lanes {
         from.map(convert::f16_to_f32)
     }
 
     #[inline(always)]
-    fn from_bf16(self, from: &[u16; LANES]) -> Lanes {
+    fn load_bf16(self, from: &[u16; LANES]) -> Lanes {
         from.map(convert::bf16_to_f32)
     }
 
     #[inline(always)]
-    fn from_f8e4m3(self, from: &[u8; LANES]) -> Lanes {
+    fn load_f8e4m3(self, from: &[u8; LANES]) -> Lanes {
         from.map(convert::f8e4m3_to_f32)
     }
 
     #[inline(always)]
-    fn from_f8e5m2(self, from: &[u8; LANES]) -> Lanes {
+    fn load_f8e5m2(self, from: &[u8; LANES]) -> Lanes {
         from.map(convert::f8e5m2_to_f32)
     }
 
@@ -153,17 +153,17 @@ impl Simd for Scalar {
     }
 
     #[inline(always)]
-    fn from_u8(self, from: &[u8; LANES]) -> Lanes {
+    fn load_u8(self, from: &[u8; LANES]) -> Lanes {
         from.map(f32::from)
     }
 
     #[inline(always)]
-    fn from_i8(self, from: &[u8; LANES]) -> Lanes {
+    fn load_i8(self, from: &[u8; LANES]) -> Lanes {
         from.map(|v| f32::from(v as i8))
     }
 
     #[inline(always)]
-    fn from_i32(self, v: Self::I) -> Lanes {
+    fn to_float(self, v: Self::I) -> Lanes {
         v.map(|v| v as f32)
     }
 

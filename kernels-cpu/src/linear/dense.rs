@@ -53,7 +53,7 @@ impl Element for F16 {
 
     #[inline(always)]
     fn load<S: Simd>(s: S, bits: &[u16; LANES]) -> S::V {
-        s.from_f16(bits)
+        s.load_f16(bits)
     }
 }
 
@@ -63,7 +63,7 @@ impl Element for BF16 {
 
     #[inline(always)]
     fn load<S: Simd>(s: S, bits: &[u16; LANES]) -> S::V {
-        s.from_bf16(bits)
+        s.load_bf16(bits)
     }
 }
 

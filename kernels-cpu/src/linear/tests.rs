@@ -1,6 +1,6 @@
 //! Products against f64, and the laws that they keep: rows, threads, merging and instruction sets change no bit.
 
-use quire_kernels::{DType, Device, HostWeight, Linear, LinearKernels, Queue, StepCtx, Tensor, quant};
+use quire_kernels::{DType, Device, HostWeight, Linear, LinearKernels, StepCtx, Tensor, quant};
 
 use super::CpuLinear;
 use super::activation::tests::quantize;

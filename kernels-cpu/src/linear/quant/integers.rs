@@ -201,7 +201,7 @@ mod tests {
             let mut x = [[0; 4]; QUADS];
             x[self.column / 4][self.column % 4] = 1;
             let [sum] = s.dots::<Self, QUADS, 1>(&I::unpack(s, self.block), [&x], [1]);
-            s.lanes(s.from_i32(sum)).map(|v| v + 128.0)
+            s.lanes(s.to_float(sum)).map(|v| v + 128.0)
         }
     }
 

@@ -70,7 +70,7 @@ impl Scales for Plain {
 
     #[inline(always)]
     fn load<S: Simd>(s: S, entry: &Self, _: usize, _: usize) -> (S::V, S::V) {
-        (s.from_f16(&entry.scale), s.zero())
+        (s.load_f16(&entry.scale), s.zero())
     }
 }
 
@@ -85,7 +85,7 @@ impl Scales for WithMinimum {
 
     #[inline(always)]
     fn load<S: Simd>(s: S, entry: &Self, _: usize, _: usize) -> (S::V, S::V) {
-        (s.from_f16(&entry.scale), s.from_f16(&entry.minimum))
+        (s.load_f16(&entry.scale), s.load_f16(&entry.minimum))
     }
 }
 
@@ -103,8 +103,8 @@ impl Scales for SuperWithMinimum {
     #[inline(always)]
     fn load<S: Simd>(s: S, entry: &Self, block: usize, _: usize) -> (S::V, S::V) {
         let [scales, minimums] = &entry.blocks[block];
-        let minimum = s.mul(s.from_f16(&entry.minimum), s.splat(-1.0));
-        (s.mul(s.from_f16(&entry.scale), s.from_u8(scales)), s.mul(minimum, s.from_u8(minimums)))
+        let minimum = s.mul(s.load_f16(&entry.minimum), s.splat(-1.0));
+        (s.mul(s.load_f16(&entry.scale), s.load_u8(scales)), s.mul(minimum, s.load_u8(minimums)))
     }
 }
 
@@ -121,6 +121,6 @@ impl Scales for SuperOfHalves {
 
     #[inline(always)]
     fn load<S: Simd>(s: S, entry: &Self, block: usize, half: usize) -> (S::V, S::V) {
-        (s.mul(s.from_f16(&entry.scale), s.from_i8(&entry.blocks[block][half])), s.zero())
+        (s.mul(s.load_f16(&entry.scale), s.load_i8(&entry.blocks[block][half])), s.zero())
     }
 }

@@ -112,6 +112,6 @@ fn add<S: Simd, const R: usize>(
     x: [&QuantBlock; R],
 ) {
     for r in 0..R {
-        sums[r] = s.fma(s.from_i32(dots[r]), s.mul(scale, s.splat(x[r].scale)), sums[r]);
+        sums[r] = s.fma(s.to_float(dots[r]), s.mul(scale, s.splat(x[r].scale)), sums[r]);
     }
 }
