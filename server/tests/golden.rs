@@ -11,7 +11,10 @@ mod reference;
 
 use std::path::Path;
 
-use quire_models::{EncodeOptions, SpecialTokens, Tokenizer, WeightDType};
+use quire_engine::{DTypeChoice, EngineBuilder, EngineOptions, MaxModelLen, SamplingParams};
+use quire_kernels::DType;
+use quire_models::{EncodeOptions, ModelRegistry, SpecialTokens, Tokenizer, WeightDType};
+use quire_scheduler::PolicyRegistry;
 
 use crate::forward::Forward;
 use crate::reference::{Golden, GoldenPrompt, TokenizerCases, model};
@@ -60,6 +63,48 @@ fn smollm2_quantized_stays_close_to_float32() {
 fn qwen_coder_quantized_stays_close_to_float32() {
     let Some(path) = model("QUIRE_TEST_QWEN_CODER") else { return };
     quantized_stays_close(&path, "qwen2.5-coder-0.5b");
+}
+
+#[test]
+fn smollm2_decodes_the_reference_through_the_engine() {
+    let Some(path) = model("QUIRE_TEST_SMOLLM2") else { return };
+    engine_decodes_the_reference(&path, "smollm2-135m");
+}
+
+#[test]
+fn qwen_coder_decodes_the_reference_through_the_engine() {
+    let Some(path) = model("QUIRE_TEST_QWEN_CODER") else { return };
+    engine_decodes_the_reference(&path, "qwen2.5-coder-0.5b");
+}
+
+/// All prompts at once, token by token through scheduler, paged cache and sampler.
+fn engine_decodes_the_reference(path: &Path, golden: &str) {
+    let golden: Golden = reference::read(golden);
+    let kernels =
+        quire_kernels_cpu::kernels(quire_kernels_cpu::CpuConfig::default()).expect("a CPU is there");
+    let options = EngineOptions::new(path)
+        .dtype(DTypeChoice::DType(DType::F32))
+        .kv_cache_dtype(DTypeChoice::DType(DType::F32))
+        .max_model_len(MaxModelLen::Tokens(1024))
+        .max_num_seqs(16);
+    let (models, policies) = (ModelRegistry::default(), PolicyRegistry::default());
+    let llm = EngineBuilder::new(options, kernels, &models, &policies).llm().expect("the model loads");
+    let params = SamplingParams { ignore_eos: true, ..SamplingParams::greedy(64) };
+    let texts = golden.prompts.iter().map(|prompt| prompt.text.as_str());
+    let outputs = llm.generate(texts, &params).expect("the prompts run");
+    for (output, prompt) in outputs.iter().zip(&golden.prompts) {
+        check_decoded(&output.outputs[0].token_ids, prompt);
+    }
+}
+
+/// Equal up to the first place where the reference's own best two change places with ease.
+fn check_decoded(token_ids: &[u32], prompt: &GoldenPrompt) {
+    assert_eq!(token_ids.len(), prompt.greedy_ids.len(), "tokens of {}", prompt.name);
+    let parts = token_ids.iter().zip(&prompt.greedy_ids).position(|(given, expected)| given != expected);
+    if let Some(place) = parts {
+        let gap = prompt.greedy_gap_top1_top2[place];
+        assert!(gap < GAP, "{}: token {place} is {}, with a gap of {gap}", prompt.name, token_ids[place]);
+    }
 }
 
 fn float32_equals_the_reference(path: &Path, golden: &str) {

@@ -1,0 +1,114 @@
+//! The whole engine on the CPU backend: what a request gets does not depend on what runs beside it, nor on how.
+
+use std::path::Path;
+
+use quire_engine::{
+    DTypeChoice, EngineBuilder, EngineOptions, Llm, Prompt, Request, RequestOutput, SamplingParams,
+};
+use quire_kernels::{DType, Kernels, testing};
+use quire_kernels_cpu::{CpuConfig, kernels};
+use quire_models::ModelRegistry;
+use quire_models::testing::TinyModel;
+use quire_scheduler::PolicyRegistry;
+use quire_scheduler::testing::Rng;
+
+const NUM_REQUESTS: usize = 32;
+const MAX_PROMPT_TOKENS: u32 = 600;
+const MAX_OUTPUT_TOKENS: u32 = 128;
+/// Room for the longest request and a bit: the others must give way.
+const POOL_TOKENS: usize = 800;
+
+/// One way to run the same requests.
+#[derive(Clone, Copy, Debug)]
+struct Way {
+    block_size: usize,
+    prefill_chunk: usize,
+    overlapped: bool,
+    deferred: bool,
+}
+
+impl Way {
+    fn all() -> impl Iterator<Item = Self> {
+        let loops = [(false, false), (false, true), (true, false), (true, true)];
+        [8, 16, 32].into_iter().flat_map(move |block_size| {
+            [1, 7, 64].into_iter().flat_map(move |prefill_chunk| {
+                loops.map(|(overlapped, deferred)| Self { block_size, prefill_chunk, overlapped, deferred })
+            })
+        })
+    }
+
+    fn load(self, model: &Path) -> Llm {
+        let plain = kernels(CpuConfig { threads: Some(2), isa: None }).expect("a CPU is there");
+        let options = options(model)
+            .block_size(self.block_size)
+            .max_prefill_chunk(Some(self.prefill_chunk))
+            .num_gpu_blocks_override(Some(POOL_TOKENS / self.block_size))
+            .async_scheduling(self.overlapped);
+        load(options, if self.deferred { testing::deferred(&plain) } else { plain })
+    }
+}
+
+#[test]
+fn thirty_two_at_once_equal_their_lone_runs_on_every_way() {
+    let folder = tempfile::tempdir().expect("a folder for the model");
+    let model = folder.path().join("tiny.gguf");
+    let mut tiny = TinyModel::llama();
+    (tiny.dtype, tiny.max_position_embeddings) = (DType::Q8_0, 1024);
+    tiny.write_gguf(&model).expect("the model is written");
+
+    let expected = lone_runs(&model);
+    let mut num_preemptions = 0;
+    for way in Way::all() {
+        let llm = way.load(&model);
+        assert_eq!(results(llm.generate_each(requests())), expected, "{way:?}");
+        num_preemptions += llm.stats().num_preemptions;
+    }
+    assert!(num_preemptions > 0, "the pools are small enough to force preemptions");
+}
+
+fn lone_runs(model: &Path) -> Vec<(String, Vec<u32>)> {
+    let kernels = kernels(CpuConfig { threads: Some(1), isa: None }).expect("a CPU is there");
+    let llm = load(options(model).async_scheduling(false).enable_prefix_caching(false), kernels);
+    requests().into_iter().flat_map(|request| results(llm.generate_each(vec![request]))).collect()
+}
+
+fn options(model: &Path) -> EngineOptions {
+    EngineOptions::new(model)
+        .kv_cache_dtype(DTypeChoice::DType(DType::F16))
+        .max_model_len(quire_engine::MaxModelLen::Tokens(768))
+        .max_num_seqs(16)
+        .max_num_batched_tokens(256)
+}
+
+fn load(options: EngineOptions, kernels: Kernels) -> Llm {
+    let (models, policies) = (ModelRegistry::default(), PolicyRegistry::default());
+    EngineBuilder::new(options, kernels, &models, &policies).llm().expect("the tiny model loads")
+}
+
+/// Different prompts, lengths and ways of sampling; always the same ones.
+fn requests() -> Vec<Request> {
+    let mut rng = Rng::new(5);
+    (0..NUM_REQUESTS).map(|i| request(i, &mut rng)).collect()
+}
+
+fn request(i: usize, rng: &mut Rng) -> Request {
+    let len = 1 + rng.range(0..MAX_PROMPT_TOKENS);
+    let prompt = (0..len).map(|_| 3 + rng.range(0..256)).collect();
+    let mut params = SamplingParams::greedy(1 + u64::from(rng.range(0..MAX_OUTPUT_TOKENS)));
+    params.ignore_eos = true;
+    match i % 4 {
+        1 => (params.temperature, params.seed, params.top_p) = (1.0, Some(i as i64), 0.9),
+        2 => (params.presence_penalty, params.frequency_penalty, params.repetition_penalty) = (1.5, 0.7, 1.2),
+        3 => (params.temperature, params.seed, params.top_k, params.min_p) = (0.7, Some(3), 20, 0.05),
+        _ => {}
+    }
+    Request::new(Prompt::TokenIds(prompt), params)
+}
+
+fn results(outputs: Vec<quire_engine::Result<RequestOutput>>) -> Vec<(String, Vec<u32>)> {
+    let one = |output: quire_engine::Result<RequestOutput>| {
+        let output = output.expect("the request runs").outputs.remove(0);
+        (output.text, output.token_ids)
+    };
+    outputs.into_iter().map(one).collect()
+}
