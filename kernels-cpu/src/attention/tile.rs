@@ -4,7 +4,8 @@
 //! [`TILE_KEYS`] into tiles. A span is one running softmax over its tiles in order; the spans are merged in
 //! order. The cuts depend on positions alone, and a tile or a span of which a query sees nothing leaves its
 //! state as it is, to the bit. So the result does not depend on which queries share a tile, on how a prompt was
-//! cut into chunks, or on which thread did which span.
+//! cut into chunks, or on which thread did which span. (Values have to be finite for that: what a query does not
+//! see weighs zero, and zero times infinity is no number.)
 
 use std::ops::Range;
 
@@ -176,11 +177,25 @@ impl Task<'_> {
                 *query = &self.queries.row(token)[head * head_dim..(head + 1) * head_dim];
             }
             let to = &mut to[group.start * head_dim..group.end * head_dim];
-            for (d, to) in to.chunks_exact_mut(group.len()).enumerate() {
-                for (to, query) in to.iter_mut().zip(&queries) {
-                    *to = query[d] * self.scale;
-                }
+            match group.len() {
+                1 => pack::<1>(&queries, self.scale, to),
+                2 => pack::<2>(&queries, self.scale, to),
+                3 => pack::<3>(&queries, self.scale, to),
+                4 => pack::<4>(&queries, self.scale, to),
+                5 => pack::<5>(&queries, self.scale, to),
+                _ => pack::<MAX_QUERIES>(&queries, self.scale, to),
             }
+        }
+    }
+}
+
+/// The first `N` queries times the scale, element by element.
+fn pack<const N: usize>(queries: &[&[f32]; MAX_QUERIES], scale: f32, to: &mut [f32]) {
+    let (to, _) = to.as_chunks_mut::<N>();
+    let queries: [&[f32]; N] = std::array::from_fn(|i| &queries[i][..to.len()]);
+    for (d, to) in to.iter_mut().enumerate() {
+        for (to, query) in to.iter_mut().zip(&queries) {
+            *to = query[d] * scale;
         }
     }
 }
