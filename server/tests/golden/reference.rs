@@ -31,6 +31,8 @@ pub(crate) struct TokenizerCase {
     pub(crate) name: String,
     pub(crate) text: String,
     pub(crate) ids: Vec<u32>,
+    /// Where decoding does not give the text back.
+    pub(crate) decoded: Option<String>,
     pub(crate) ids_specials_as_text: Option<Vec<u32>>,
 }
 
