@@ -6,10 +6,16 @@
 //! claimed: the others do the rest without it. Which thread does what is a matter of chance, so a job's result
 //! must not depend on how its units are cut: each unit writes its own outputs.
 //!
+//! A worker that loses its processor in the middle of a range holds the caller up for as long as the system's
+//! time slices last, a hundred times what the whole job takes; and one that is put on the caller's own processor
+//! takes away what it gives. Where that happens processors are short, and the caller is faster without that
+//! worker: it naps for a while, a multiple of what it has cost, and then tries again.
+//!
 //! ```text
 //! worker   spin on `unclaimed` ──nothing for SPIN──> sleep ──notified──> spin
 //!               │ > 0
 //!               └─> claim, run, claim, run, ... none left: `unfinished -= what I did`; the last one wakes the caller
+//! worker   beside the caller, or having held it up ──> nap ──> spin
 //! ```
 
 use std::any::Any;
@@ -20,7 +26,7 @@ use std::marker::PhantomData;
 use std::ops::Range;
 use std::panic::{self, AssertUnwindSafe};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicUsize, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -33,6 +39,16 @@ const WORKER_SPIN: Duration = Duration::from_micros(60);
 /// How long the caller looks for the end of a job before it sleeps, which leaves its processor to the worker
 /// that has lost its own.
 const CALLER_SPIN: Duration = Duration::from_micros(30);
+
+/// A worker that the caller waited for longer than this, asleep, has lost its processor: a claim is worth some
+/// microseconds.
+const STALL: Duration = Duration::from_micros(300);
+
+/// A worker naps for so many times the length of a stall: then little is lost even where every trial ends in one.
+const NAP_FACTOR: u32 = 16;
+
+/// How long a worker naps that found itself on the caller's processor.
+const CROWDED_NAP: Duration = Duration::from_millis(10);
 
 /// A job is cut so that each thread makes about this many claims of the first half of it.
 const CLAIMS_PER_THREAD: usize = 2;
@@ -78,7 +94,7 @@ impl Pool {
     /// Where `f` panics, with its message, after all threads have left the job.
     pub(crate) fn for_each<F: Fn(Range<usize>) + Sync>(&self, len: usize, grain: usize, f: F) {
         let grain = grain.max(1);
-        if self.workers.is_empty() || len <= grain {
+        if len <= grain || self.workers.is_empty() {
             if len > 0 {
                 f(0..len);
             }
@@ -96,7 +112,8 @@ impl Pool {
         // SAFETY: no job is open, so no thread reads the cell; `Pool` is not `Sync`, so nobody else writes it.
         unsafe { *shared.job.get() = Some(Job { num_units, run }) };
         shared.unfinished.0.store(num_units, Ordering::Relaxed);
-        // Publishes the two lines above to whoever claims a unit.
+        shared.caller_processor.store(this_processor().unwrap_or(NO_PROCESSOR), Ordering::Relaxed);
+        // Publishes the lines above to whoever claims a unit.
         shared.unclaimed.0.store(num_units, Ordering::SeqCst);
         shared.wake(num_units - 1);
         shared.claim_and_run();
@@ -111,8 +128,7 @@ impl Pool {
 
 impl Drop for Pool {
     fn drop(&mut self) {
-        self.shared.shutdown.store(true, Ordering::SeqCst);
-        self.shared.wake(self.workers.len());
+        self.shared.shut_down();
         for worker in self.workers.drain(..) {
             // Its jobs' panics were caught, so the thread itself has none to tell of.
             let _ = worker.join();
@@ -138,15 +154,18 @@ struct Shared {
     unfinished: Padded,
     /// Written by the caller while `unfinished` is 0, read by threads that have claimed a unit.
     job: UnsafeCell<Option<Job>>,
+    /// Where the caller was when it opened the job.
+    caller_processor: AtomicI32,
     sleepers: AtomicUsize,
     caller_sleeps: AtomicBool,
     shutdown: AtomicBool,
     panicked: AtomicBool,
     payload: Mutex<Option<Box<dyn Any + Send>>>,
-    /// Guards nothing but the order of sleeping and waking.
-    sleep: Mutex<()>,
+    /// Since when the caller sleeps. The lock orders sleeping and waking.
+    sleep: Mutex<Option<Instant>>,
     work: Condvar,
     done: Condvar,
+    shutting_down: Condvar,
 }
 
 // SAFETY: the one field that is not `Sync` by itself is `job`; its comment says who touches it when.
@@ -159,26 +178,53 @@ impl Shared {
             unclaimed: Padded(AtomicUsize::new(0)),
             unfinished: Padded(AtomicUsize::new(0)),
             job: UnsafeCell::new(None),
+            caller_processor: AtomicI32::new(NO_PROCESSOR),
             sleepers: AtomicUsize::new(0),
             caller_sleeps: AtomicBool::new(false),
             shutdown: AtomicBool::new(false),
             panicked: AtomicBool::new(false),
             payload: Mutex::new(None),
-            sleep: Mutex::new(()),
+            sleep: Mutex::new(None),
             work: Condvar::new(),
             done: Condvar::new(),
+            shutting_down: Condvar::new(),
         }
     }
 
     /// A worker's life.
     fn work(&self) {
         while !self.shutdown.load(Ordering::SeqCst) {
-            if spin_until(WORKER_SPIN, || self.has_work()) {
-                self.claim_and_run();
-            } else {
+            if !spin_until(WORKER_SPIN, || self.has_work()) {
                 self.sleep_until_work();
             }
+            if self.is_beside_caller() {
+                self.nap(CROWDED_NAP);
+                continue;
+            }
+            let stall = self.claim_and_run();
+            if stall > STALL {
+                self.nap(stall * NAP_FACTOR);
+            }
         }
+    }
+
+    fn is_beside_caller(&self) -> bool {
+        this_processor().is_some_and(|here| here == self.caller_processor.load(Ordering::Relaxed))
+    }
+
+    /// Takes no part for a while.
+    fn nap(&self, length: Duration) {
+        let mut sleep = self.sleep.lock();
+        if !self.shutdown.load(Ordering::SeqCst) {
+            self.shutting_down.wait_for(&mut sleep, length);
+        }
+    }
+
+    fn shut_down(&self) {
+        let _sleep = self.sleep.lock();
+        self.shutdown.store(true, Ordering::SeqCst);
+        self.work.notify_all();
+        self.shutting_down.notify_all();
     }
 
     fn has_work(&self) -> bool {
@@ -206,8 +252,9 @@ impl Shared {
         }
     }
 
-    /// Works on the open job until nothing is left to claim.
-    fn claim_and_run(&self) {
+    /// Works on the open job until nothing is left to claim. Returns how long the caller slept until this thread,
+    /// as the last one, was done.
+    fn claim_and_run(&self) -> Duration {
         let mut done = 0;
         while let Some((left, taken)) = self.claim() {
             // SAFETY: units were claimed and are not counted as finished, so the job stays as it is; the claim
@@ -220,8 +267,9 @@ impl Shared {
             done += taken;
         }
         if done > 0 && self.unfinished.0.fetch_sub(done, Ordering::SeqCst) == done {
-            self.wake_caller();
+            return self.wake_caller();
         }
+        Duration::ZERO
     }
 
     /// Takes units: `(left before, taken)`.
@@ -248,24 +296,41 @@ impl Shared {
 
     fn wait_until_finished(&self) {
         let finished = || self.unfinished.0.load(Ordering::SeqCst) == 0;
-        if finished() || spin_until(CALLER_SPIN, finished) {
+        if spin_until(CALLER_SPIN, finished) {
             return;
         }
         let mut sleep = self.sleep.lock();
+        *sleep = Some(Instant::now());
         self.caller_sleeps.store(true, Ordering::SeqCst);
         while !finished() {
             self.done.wait(&mut sleep);
         }
         self.caller_sleeps.store(false, Ordering::SeqCst);
+        *sleep = None;
     }
 
-    fn wake_caller(&self) {
-        if self.caller_sleeps.load(Ordering::SeqCst) {
-            let _sleep = self.sleep.lock();
-            self.done.notify_one();
+    /// Wakes the caller where it sleeps, and says for how long it did.
+    fn wake_caller(&self) -> Duration {
+        if !self.caller_sleeps.load(Ordering::SeqCst) {
+            return Duration::ZERO;
         }
+        let sleep = self.sleep.lock();
+        self.done.notify_one();
+        sleep.map_or(Duration::ZERO, |since| since.elapsed())
     }
 }
+
+/// The number of the processor that runs this thread just now, where the system tells.
+fn this_processor() -> Option<i32> {
+    #[cfg(target_os = "linux")]
+    // SAFETY: takes nothing, and only returns a number, or -1.
+    return Some(unsafe { libc::sched_getcpu() }).filter(|&number| number >= 0);
+    #[cfg(not(target_os = "linux"))]
+    None
+}
+
+/// Stands for a processor that is not known.
+const NO_PROCESSOR: i32 = -1;
 
 /// Whether `ready` became true within `limit`.
 fn spin_until(limit: Duration, ready: impl Fn() -> bool) -> bool {
@@ -326,21 +391,34 @@ mod tests {
     }
 
     #[test]
-    fn the_caller_is_woken_by_a_slow_worker() {
-        let pool = Pool::new(2).unwrap();
+    fn a_thread_that_holds_the_caller_up_wakes_it_and_learns_for_how_long() {
+        let pool = Pool::new(1).unwrap();
+        let shared = pool.shared.clone();
         let caller = thread::current().id();
-        let slow = AtomicUsize::new(0);
-        for _ in 0..20 {
-            pool.for_each(2, 1, |_| {
-                if thread::current().id() != caller {
-                    thread::sleep(Duration::from_millis(1));
-                    slow.fetch_add(1, Ordering::Relaxed);
-                } else {
-                    thread::sleep(Duration::from_micros(200));
+        let helper = thread::spawn(move || {
+            loop {
+                let stall = shared.claim_and_run();
+                if stall > Duration::ZERO {
+                    return stall;
                 }
+            }
+        });
+        while !helper.is_finished() {
+            pool.run_job(2, &|_| {
+                let is_caller = thread::current().id() == caller;
+                thread::sleep(Duration::from_millis(if is_caller { 1 } else { 10 }));
             });
         }
-        assert!(slow.into_inner() > 0, "the worker took its share");
+        assert!(helper.join().unwrap() > STALL);
+    }
+
+    #[test]
+    fn a_nap_ends_with_the_pool() {
+        let pool = Pool::new(1).unwrap();
+        let shared = pool.shared.clone();
+        let napper = thread::spawn(move || shared.nap(Duration::from_secs(3600)));
+        drop(pool);
+        napper.join().unwrap();
     }
 
     #[test]
