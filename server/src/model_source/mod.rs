@@ -4,6 +4,7 @@
 //! `org/name/file.gguf`, each with an optional `@revision`), tried in this order. What has to be fetched is
 //! fetched once and found again without the network.
 
+mod download;
 mod error;
 mod fetch;
 mod hash;

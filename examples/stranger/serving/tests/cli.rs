@@ -3,6 +3,8 @@
 use std::path::Path;
 use std::process::{Command, Output};
 
+use quire::models::testing::TinyModel;
+
 fn run(words: &[&str]) -> Output {
     let mut command = Command::new(env!("CARGO_BIN_EXE_stranger-serving"));
     command.args(words).env("QUIRE_LOG", "info").env("HF_HUB_OFFLINE", "1");
@@ -11,14 +13,15 @@ fn run(words: &[&str]) -> Output {
 
 fn tiny_model() -> tempfile::TempDir {
     let folder = tempfile::tempdir().expect("a folder for tests");
-    quire::models::testing::TinyModel::llama().write_folder(folder.path()).expect("writable");
+    TinyModel::llama().write_folder(folder.path()).expect("writable");
     folder
 }
 
 fn generate(model: &Path, more: &[&str]) -> (String, String) {
     let model = model.to_str().expect("a plain path");
     let prompt = "a prompt that is a good deal longer than the window of the attention that is tested";
-    let words = ["generate", model, "--prompt", prompt, "--temperature", "0", "--max-tokens", "12", "--ignore-eos"];
+    let words =
+        ["generate", model, "--prompt", prompt, "--temperature", "0", "--max-tokens", "12", "--ignore-eos"];
     let output = run(&[&words[..], more].concat());
     let (stdout, stderr) = (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{stderr}");
@@ -39,6 +42,15 @@ fn an_attention_part_of_ones_own_is_used_and_named() {
     let folder = tiny_model();
     let (_, log) = generate(folder.path(), &["--device", "near"]);
     assert!(log.contains("near(32) over "), "{log}");
+}
+
+#[test]
+fn an_architecture_of_ones_own_is_built() {
+    let folder = tempfile::tempdir().expect("a folder for tests");
+    let model = TinyModel::llama().with_config("architectures", vec!["StrangerForCausalLM"]);
+    model.write_folder(folder.path()).expect("writable");
+    let plain = tiny_model();
+    assert_eq!(generate(folder.path(), &[]).0, generate(plain.path(), &[]).0);
 }
 
 #[test]
