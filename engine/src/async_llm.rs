@@ -64,6 +64,10 @@ impl EngineClient for AsyncLlm {
         self.off_thread(move |engine| engine.submit(request)).await
     }
 
+    async fn check(&self, request: Request) -> Result<Request> {
+        self.off_thread(move |engine| engine.frontend.check(request)).await
+    }
+
     async fn tokenize(&self, prompt: Prompt) -> Result<Vec<u32>> {
         self.off_thread(move |engine| engine.frontend.tokenize(prompt)).await
     }

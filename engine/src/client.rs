@@ -18,6 +18,14 @@ pub trait EngineClient: Send + Sync {
     /// All that is wrong with the request itself; [`Error::Overloaded`]; [`Error::Stopped`]. Nothing was queued then.
     async fn submit(&self, request: Request) -> Result<RequestStream>;
 
+    /// Checks a request as [`submit`](Self::submit) would, and queues nothing. It comes back with its prompt as
+    /// tokens, so that nothing is tokenized twice.
+    ///
+    /// # Errors
+    ///
+    /// All that is wrong with the request itself.
+    async fn check(&self, request: Request) -> Result<Request>;
+
     /// The tokens of a prompt, as a request with it would have them.
     ///
     /// # Errors

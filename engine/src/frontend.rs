@@ -58,6 +58,18 @@ impl Frontend {
         guarded("preparing the request", || self.try_prepare(request, arrival))
     }
 
+    /// Checks a request; it comes back with its prompt as tokens. Draws no seed, so that those drawn later are the
+    /// same with and without a check before.
+    pub(crate) fn check(&self, mut request: Request) -> Result<Request> {
+        guarded("checking the request", || {
+            request.params.check(&self.limits)?;
+            let token_ids = self.tokenize_prompt(request.prompt)?.token_ids;
+            self.check_length(&token_ids)?;
+            request.prompt = Prompt::TokenIds(token_ids);
+            Ok(request)
+        })
+    }
+
     /// The tokens of a prompt, as a request with it would have them.
     pub(crate) fn tokenize(&self, prompt: Prompt) -> Result<Vec<u32>> {
         guarded("tokenizing", || Ok(self.tokenize_prompt(prompt)?.token_ids))

@@ -88,6 +88,7 @@ impl<'a> EngineBuilder<'a> {
         let checkpoint = Checkpoint::open(&path, &self.options.load_options()?)?;
         let facts = ModelFacts { max_model_len: checkpoint.config().max_position_embeddings };
         let config = EngineConfig::resolve(self.options, facts)?;
+        check_max_logprobs(&config, checkpoint.config().vocab_size)?;
         let policy = self.policies.build(&config.scheduling_policy).map_err(ConfigError::from)?;
         let architecture = self.models.find(&checkpoint.config().architecture)?;
         let weights = checkpoint.check(&architecture.tensors(&checkpoint)?)?;
@@ -196,6 +197,18 @@ impl EnginePlan {
             config,
         })
     }
+}
+
+/// There are no more log-probabilities at a token than tokens.
+fn check_max_logprobs(config: &EngineConfig, vocab_size: usize) -> Result<(), ConfigError> {
+    if config.max_logprobs <= vocab_size {
+        return Ok(());
+    }
+    Err(ConfigError::Value {
+        field: "max_logprobs",
+        given: config.max_logprobs.to_string(),
+        expected: format!("0 to the size of the vocabulary, {vocab_size}"),
+    })
 }
 
 /// The configuration's share in the memory plan.

@@ -220,6 +220,11 @@ impl EngineOptions {
         self.model.as_ref().map(|model| &model.value)
     }
 
+    /// Log-probabilities that a request may ask for: what was asked for, or the default.
+    pub fn logprobs_limit(&self) -> usize {
+        self.clone().with_defaults().max_logprobs
+    }
+
     /// The backend asked for, by name; `auto` where none was.
     pub fn device_name(&self) -> &str {
         self.device.as_ref().map_or("auto", |device| &device.value)

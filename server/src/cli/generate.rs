@@ -8,12 +8,11 @@ use std::path::{Path, PathBuf};
 use clap::{ArgGroup, Args};
 use indicatif::{ProgressBar, ProgressStyle};
 use quire_engine::{
-    EngineClient, ParamLimits, Prompt, PromptError, Request, RequestEvent, RequestOutput, RequestStream,
-    SamplingParams,
+    EngineClient, ParamLimits, Request, RequestEvent, RequestOutput, RequestStream, SamplingParams,
 };
 
 use super::Context;
-use super::input::{self, InputError, InputLine, LineError};
+use super::input::{self, Input, InputError, InputLine, LineError};
 use super::model::ModelArgs;
 use super::output::{self, OutputFormat};
 use super::sampling::SamplingFlags;
@@ -44,17 +43,18 @@ pub(crate) struct GenerateArgs {
 
 pub(crate) fn run(context: &Context<'_>, args: &GenerateArgs) -> Result<()> {
     // What is wrong with the input is told before a model is fetched or loaded.
-    let defaults = args.sampling.checked_over(&SamplingParams::default())?;
-    let lines = args.input.as_deref().map(|path| read_input(path, &defaults)).transpose()?;
+    let limits = args.model.known_limits()?;
+    let defaults = args.sampling.checked_over(&SamplingParams::default(), &limits)?;
+    let input = args.input.as_deref().map(|path| read_input(path, &defaults, &limits)).transpose()?;
     let engine = args.model.start(context, args.sampling.seed())?;
     let defaults = args.sampling.over(&engine.model().default_params)?;
     super::model::runtime()?.block_on(async {
-        match (&args.input, lines) {
-            (Some(path), Some(lines)) => {
-                let requests = Batch { engine: &*engine, defaults }.check(path, lines).await?;
+        match input {
+            Some(input) => {
+                let requests = Batch { engine: &*engine, defaults }.check(input).await?;
                 run_all(&*engine, requests, args.output_format.unwrap_or(OutputFormat::Json)).await
             }
-            _ => {
+            None => {
                 let request = Request::new(args.prompt.clone().unwrap_or_default(), defaults);
                 run_one(&*engine, request, args.output_format.unwrap_or(OutputFormat::Text)).await
             }
@@ -62,15 +62,21 @@ pub(crate) fn run(context: &Context<'_>, args: &GenerateArgs) -> Result<()> {
     })
 }
 
-fn read_input(path: &Path, defaults: &SamplingParams) -> Result<Vec<InputLine>> {
+/// The lines of the file. Bad ones among good ones wait for what the model says of the others: one list has them all.
+fn read_input(path: &Path, defaults: &SamplingParams, limits: &ParamLimits) -> Result<Input> {
     let name = path.display().to_string();
     let reader: Box<dyn BufRead> = if name == "-" {
         Box::new(io::stdin().lock())
     } else {
-        let file = File::open(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
-        Box::new(BufReader::new(file))
+        Box::new(BufReader::new(open(path).map_err(|source| Error::Read { path: path.to_owned(), source })?))
     };
-    Ok(input::read(&name, reader, defaults)?)
+    let input = input::read(&name, reader, defaults, limits);
+    if input.is_hopeless() { Err(input.refused().into()) } else { Ok(input) }
+}
+
+/// A folder can be opened as well, and fails only when it is read.
+fn open(path: &Path) -> io::Result<File> {
+    if path.is_dir() { Err(io::ErrorKind::IsADirectory.into()) } else { File::open(path) }
 }
 
 /// Lines that become requests, all or none.
@@ -81,32 +87,19 @@ struct Batch<'a> {
 
 impl Batch<'_> {
     /// The requests of all lines, with their prompts as tokens: so each is known to fit before the first one runs.
-    async fn check(&self, path: &Path, lines: Vec<InputLine>) -> Result<Vec<Request>> {
-        let (mut good, mut bad) = (Vec::new(), Vec::new());
-        for line in lines {
+    async fn check(&self, mut input: Input) -> Result<Vec<Request>, InputError> {
+        let mut good = Vec::new();
+        for line in std::mem::take(&mut input.lines) {
             match self.request(&line).await {
                 Ok(request) => good.push(request),
-                Err(error) => bad.push((line.number, error)),
+                Err(error) => input.refuse(line.number, error),
             }
         }
-        if bad.is_empty() {
-            Ok(good)
-        } else {
-            Err(InputError { file: path.display().to_string(), lines: bad }.into())
-        }
+        input.checked().map(|()| good)
     }
 
     async fn request(&self, line: &InputLine) -> Result<Request, LineError> {
-        let mut request = line.request(&self.defaults)?;
-        let model = self.engine.model();
-        request.params.check(&ParamLimits { vocab_size: model.vocab_size, ..input::permissive_limits() })?;
-        let token_ids = self.engine.tokenize(request.prompt).await?;
-        let (num_tokens, max_model_len) = (token_ids.len(), model.max_model_len);
-        if num_tokens >= max_model_len {
-            return Err(quire_engine::Error::from(PromptError::TooLong { num_tokens, max_model_len }).into());
-        }
-        request.prompt = Prompt::TokenIds(token_ids);
-        Ok(request)
+        Ok(self.engine.check(line.request(&self.defaults)?).await?)
     }
 }
 
@@ -114,7 +107,7 @@ impl Batch<'_> {
 async fn run_one(engine: &dyn EngineClient, request: Request, format: OutputFormat) -> Result<()> {
     let mut stdout = io::stdout().lock();
     let mut stream = engine.submit(request).await?;
-    while let Some(event) = stream.next().await {
+    while let Some(event) = output::unless_closed(stream.next()).await? {
         match event {
             RequestEvent::Delta(delta) if format == OutputFormat::Text => {
                 write!(stdout, "{}", delta.text).and_then(|()| stdout.flush()).map_err(Error::Stdout)?;
@@ -147,7 +140,7 @@ async fn run_all(engine: &dyn EngineClient, requests: Vec<Request>, format: Outp
             open.push_back((index, engine.submit(request).await));
         }
         let Some((index, stream)) = open.pop_front() else { break };
-        let outcome = finish(stream).await;
+        let outcome = output::unless_closed(finish(stream)).await?;
         if let Err(error) = &outcome {
             num_failed += 1;
             tracing::error!(target: "quire::server", "request {index}: {error}");

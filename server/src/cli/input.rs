@@ -28,6 +28,37 @@ impl InputLine {
     }
 }
 
+/// The lines of a file: those that can become requests, and those that cannot.
+#[derive(Debug, Default)]
+pub(crate) struct Input {
+    file: String,
+    pub(crate) lines: Vec<InputLine>,
+    bad: Vec<(usize, LineError)>,
+}
+
+impl Input {
+    /// Whether no line is left that the model could be asked about.
+    pub(crate) fn is_hopeless(&self) -> bool {
+        self.lines.is_empty() && !self.bad.is_empty()
+    }
+
+    /// Adds a line that turned out to be bad.
+    pub(crate) fn refuse(&mut self, number: usize, error: LineError) {
+        self.bad.push((number, error));
+    }
+
+    /// Nothing, unless lines are bad.
+    pub(crate) fn checked(self) -> Result<(), InputError> {
+        if self.bad.is_empty() { Ok(()) } else { Err(self.refused()) }
+    }
+
+    /// All bad lines, in the order of the file.
+    pub(crate) fn refused(mut self) -> InputError {
+        self.bad.sort_by_key(|(number, _)| *number);
+        InputError { file: self.file, lines: self.bad }
+    }
+}
+
 /// Lines that are no requests; nothing was run.
 #[derive(Debug, thiserror::Error)]
 pub struct InputError {
@@ -76,48 +107,66 @@ pub enum LineError {
     Request(#[from] quire_engine::Error),
 }
 
+/// What some editors put at the beginning of a file.
+const BYTE_ORDER_MARK: char = '\u{feff}';
+
 const PROMPT_FIELDS: [&str; 3] = ["prompt", "prompt_token_ids", "messages"];
 
-/// Reads all lines; empty ones are passed over. `defaults` are those of the command line.
+/// Reads all lines; empty ones are passed over. `defaults` are those of the command line, `limits` those that are
+/// known without the model.
 pub(crate) fn read(
     file: &str,
     reader: impl BufRead,
     defaults: &SamplingParams,
-) -> Result<Vec<InputLine>, InputError> {
-    let (mut good, mut bad) = (Vec::new(), Vec::new());
+    limits: &ParamLimits,
+) -> Input {
+    let mut input = Input { file: file.to_owned(), ..Input::default() };
     for (number, line) in (1..).zip(reader.lines()) {
-        match line.map_err(LineError::Read) {
-            Ok(line) if line.trim().is_empty() => {}
-            Ok(line) => match parse(number, &line, defaults) {
-                Ok(line) => good.push(line),
-                Err(error) => bad.push((number, error)),
-            },
+        match line {
+            Ok(line) => {
+                let line = if number == 1 { line.trim_start_matches(BYTE_ORDER_MARK) } else { &line };
+                if !line.trim().is_empty() {
+                    match parse(number, line, defaults, limits) {
+                        Ok(line) => input.lines.push(line),
+                        Err(error) => input.refuse(number, error),
+                    }
+                }
+            }
+            // Bytes that are no text were read up to the end of their line; any other error is the end.
             Err(error) => {
-                // What follows unreadable bytes may not begin at the beginning of a line.
-                bad.push((number, error));
-                break;
+                let is_over = error.kind() != std::io::ErrorKind::InvalidData;
+                input.refuse(number, LineError::Read(error));
+                if is_over {
+                    break;
+                }
             }
         }
     }
-    if bad.is_empty() { Ok(good) } else { Err(InputError { file: file.to_owned(), lines: bad }) }
+    input
 }
 
 /// The body of a fuzz target: reads `data` as an input file. It must return, whatever the bytes are.
 pub fn fuzz_request(data: &[u8]) {
-    let _ = read("fuzz", data, &SamplingParams::default());
+    let _ = read("fuzz", data, &SamplingParams::default(), &permissive_limits(20));
 }
 
 /// Limits of a model that allows all that any model could: what exceeds these is wrong whatever the model.
-pub(crate) fn permissive_limits() -> ParamLimits {
-    ParamLimits { vocab_size: usize::MAX, max_logprobs: usize::MAX, ..ParamLimits::default() }
+/// `max_logprobs` is a setting and known before.
+pub(crate) fn permissive_limits(max_logprobs: usize) -> ParamLimits {
+    ParamLimits { vocab_size: usize::MAX, max_logprobs, ..ParamLimits::default() }
 }
 
-fn parse(number: usize, line: &str, defaults: &SamplingParams) -> Result<InputLine, LineError> {
+fn parse(
+    number: usize,
+    line: &str,
+    defaults: &SamplingParams,
+    limits: &ParamLimits,
+) -> Result<InputLine, LineError> {
     let mut fields: Map<String, Value> = serde_json::from_str(line).map_err(LineError::Json)?;
     let prompt = take_prompt(&mut fields)?;
     let tenant = take(&mut fields, "tenant")?;
     let priority = take(&mut fields, "priority")?.unwrap_or_default();
-    defaults.with_json(&fields)?.check(&permissive_limits())?;
+    defaults.with_json(&fields)?.check(limits)?;
     Ok(InputLine { number, prompt, params: fields, tenant, priority })
 }
 
@@ -155,7 +204,9 @@ mod tests {
     use super::*;
 
     fn read_bytes(bytes: &[u8]) -> Result<Vec<InputLine>, InputError> {
-        read("x.jsonl", bytes, &SamplingParams::default())
+        let mut input = read("x.jsonl", bytes, &SamplingParams::default(), &permissive_limits(20));
+        let lines = std::mem::take(&mut input.lines);
+        input.checked().map(|()| lines)
     }
 
     fn check(line: &str, expected: &str) {
@@ -190,7 +241,19 @@ mod tests {
         check(r#"{"prompt": "a", "max_token": 1}"#, "max_token is not a sampling parameter");
         check(r#"{"prompt": "a", "top_k": "x"}"#, "top_k");
         check(r#"{"prompt": "a", "temperature": -1}"#, "temperature is -1: expected");
+        check(r#"{"prompt": "a", "logprobs": 21}"#, "logprobs is 21: expected 0 to max_logprobs = 20");
         check(r#"{"prompt": "a", "priority": 1.5}"#, "priority: invalid type");
+    }
+
+    #[test]
+    fn a_byte_order_mark_is_no_part_of_the_first_line() {
+        assert_eq!(read_bytes("\u{feff}{\"prompt\": \"a\"}\n".as_bytes()).expect("good").len(), 1);
+    }
+
+    #[test]
+    fn lines_after_one_that_is_no_text_are_read() {
+        let error = read_bytes(b"\xff\n{\"prompt\": \"a\"}\n{}\n").expect_err("two are bad");
+        assert_eq!(error.lines.iter().map(|(number, _)| *number).collect::<Vec<_>>(), [1, 3]);
     }
 
     #[test]

@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use clap::Args;
 use clap::builder::RangedU64ValueParser;
-use quire_engine::{ConfigError, EngineClient, EngineOptions, Source};
+use quire_engine::{ConfigError, EngineClient, EngineOptions, ParamLimits, Source};
 use tokio::runtime::{Builder, Runtime};
 
 use super::Context;
 use super::engine::EngineFlags;
+use super::input;
 use crate::backend::BackendOptions;
 use crate::error::{Error, Result};
 use crate::model_source::{KnownModel, ModelSource};
@@ -35,6 +36,11 @@ impl ModelArgs {
     pub(crate) fn start(&self, context: &Context<'_>, seed: Option<u64>) -> Result<Arc<dyn EngineClient>> {
         let parts = self.parts(context)?;
         start::engine(self.options(context, seed)?, &parts)
+    }
+
+    /// What requests may ask for, as far as it is known before a model is.
+    pub(crate) fn known_limits(&self) -> Result<ParamLimits> {
+        Ok(input::permissive_limits(self.given()?.logprobs_limit()))
     }
 
     /// The settings, with the files of the model.

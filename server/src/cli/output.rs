@@ -1,12 +1,18 @@
 //! Results on standard output.
 
 use std::io::{self, Write};
+use std::os::fd::AsFd;
+use std::time::Duration;
 
 use clap::ValueEnum;
 use quire_engine::{FinishReason, RequestMetrics, RequestOutput, StopReason, TokenLogprobs};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use serde::Serialize;
 
 use crate::error::{Error, Result};
+
+/// How often a wait looks whether anybody still reads: seldom enough to cost nothing, often enough to seem at once.
+const LOOKS_AFTER_READER: Duration = Duration::from_millis(200);
 
 /// How results are written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
@@ -30,7 +36,7 @@ struct OutputLine<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     prompt_logprobs: Option<&'a [Option<TokenLogprobs>]>,
     num_cached_tokens: u32,
-    metrics: &'a RequestMetrics,
+    metrics: RequestMetrics,
 }
 
 /// The line of a request that failed.
@@ -72,14 +78,75 @@ fn write_outputs(to: &mut impl Write, index: usize, request: &RequestOutput) -> 
             logprobs: output.logprobs.as_deref(),
             prompt_logprobs: request.prompt_logprobs.as_deref(),
             num_cached_tokens: request.num_cached_tokens,
-            metrics: &request.metrics,
+            metrics: rounded(&request.metrics),
         };
         write_line(to, &line)
     })
+}
+
+/// Microseconds are as fine as clocks are right.
+fn rounded(metrics: &RequestMetrics) -> RequestMetrics {
+    let round = |ms: f64| (ms * 1e3).round() / 1e3;
+    RequestMetrics {
+        queue_ms: round(metrics.queue_ms),
+        ttft_ms: metrics.ttft_ms.map(round),
+        tpot_ms: metrics.tpot_ms.map(round),
+        e2e_ms: round(metrics.e2e_ms),
+        num_preemptions: metrics.num_preemptions,
+    }
+}
+
+/// What `result` comes to, unless whoever reads standard output goes away first: then a broken pipe, as the next write
+/// would have it. What is long in computing is not computed for nobody.
+pub(crate) async fn unless_closed<T>(result: impl Future<Output = T>) -> Result<T> {
+    tokio::select! {
+        biased;
+        result = result => Ok(result),
+        () = closed() => Err(Error::Stdout(io::ErrorKind::BrokenPipe.into())),
+    }
+}
+
+/// Returns when nobody can read standard output any more.
+async fn closed() {
+    loop {
+        tokio::time::sleep(LOOKS_AFTER_READER).await;
+        if is_closed(io::stdout()) {
+            return;
+        }
+    }
+}
+
+/// Whether the other end of a pipe or socket is gone. Files and devices have none.
+fn is_closed(file: impl AsFd) -> bool {
+    // Asks for no event: an error or a hang-up is told unasked.
+    let mut polled = [PollFd::new(&file, PollFlags::empty())];
+    let has_news = poll(&mut polled, Some(&Timespec::default())).is_ok_and(|num_ready| num_ready > 0);
+    has_news && polled[0].revents().intersects(PollFlags::ERR | PollFlags::HUP)
 }
 
 /// Writes a JSON object and ends the line, so that a reader of a pipe has it at once.
 pub(crate) fn write_line(to: &mut impl Write, line: &impl Serialize) -> Result<()> {
     let line = serde_json::to_string(line).map_err(|error| Error::Stdout(io::Error::other(error)))?;
     writeln!(to, "{line}").and_then(|()| to.flush()).map_err(Error::Stdout)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_pipe_is_closed_when_its_reader_is_gone() {
+        let (reader, writer) = io::pipe().expect("a pipe");
+        assert!(!is_closed(&writer));
+        drop(reader);
+        assert!(is_closed(&writer));
+        assert!(!is_closed(&tempfile::tempfile().expect("a file for tests")), "a file has no reader");
+    }
+
+    #[test]
+    fn times_have_three_decimals() {
+        let metrics = RequestMetrics { queue_ms: 1.23456, ttft_ms: Some(0.00049), ..Default::default() };
+        let metrics = rounded(&metrics);
+        assert_eq!((metrics.queue_ms, metrics.ttft_ms, metrics.tpot_ms), (1.235, Some(0.0), None));
+    }
 }

@@ -1,9 +1,7 @@
 use clap::Args;
-use quire_engine::SamplingParams;
+use quire_engine::{ParamLimits, SamplingParams};
 use serde::Serialize;
 use serde_json::{Map, Value};
-
-use super::input;
 
 /// Sampling parameters as flags. What is not given is left to the model's `generation_config.json`, then to the
 /// defaults of vLLM.
@@ -70,9 +68,10 @@ impl SamplingFlags {
     pub(crate) fn checked_over(
         &self,
         defaults: &SamplingParams,
+        limits: &ParamLimits,
     ) -> Result<SamplingParams, quire_engine::Error> {
         let params = self.over(defaults)?;
-        params.check(&input::permissive_limits())?;
+        params.check(limits)?;
         Ok(params)
     }
 
