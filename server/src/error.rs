@@ -62,7 +62,7 @@ pub enum Error {
         /// All of them.
         num_requests: usize,
     },
-    /// A file that cannot be read.
+    /// A file of the command line that cannot be read.
     #[error("{}: {source}", path.display())]
     Read {
         /// The file.
@@ -90,6 +90,7 @@ impl Error {
     /// Whether the command line or its input is at fault, rather than the run.
     pub(crate) fn is_usage(&self) -> bool {
         match self {
+            Self::Read { source, .. } => is_wrong_path(source),
             Self::Source(error) => matches!(error, SourceError::Unknown { .. } | SourceError::NotGguf { .. }),
             // A plan that does not fit names the setting to change.
             Self::Engine(quire_engine::Error::Config(_) | quire_engine::Error::Memory(_)) => true,
@@ -103,6 +104,12 @@ impl Error {
             _ => false,
         }
     }
+}
+
+/// Whether there is nothing at a path, or something else than expected; not whether it can be read.
+fn is_wrong_path(error: &io::Error) -> bool {
+    use io::ErrorKind::{IsADirectory, NotADirectory, NotFound};
+    matches!(error.kind(), NotFound | NotADirectory | IsADirectory)
 }
 
 /// An error and what it came from, in one line.

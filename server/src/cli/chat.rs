@@ -84,14 +84,17 @@ impl Chat<'_> {
     }
 
     /// Answers one message. What is wrong with it, or with a conversation that has grown too long, is said and the
-    /// conversation stays as it was; what fails for another reason ends the program.
+    /// conversation stays as it was, whether a person types or a pipe; what fails for another reason ends the program.
     fn answer(&mut self, question: String) -> Result<()> {
         self.messages.push(ChatMessage::user(question));
         match self.runtime.block_on(self.stream()) {
             Ok(answer) => self.messages.push(ChatMessage::assistant(answer)),
-            Err(error @ Error::Engine(_)) if self.is_interactive && error.is_usage() => {
+            Err(Error::Engine(error @ quire_engine::Error::Prompt(_))) => {
                 self.messages.pop();
-                eprintln!("error: {}; /reset begins anew", with_causes(&error));
+                eprintln!(
+                    "error: {}; the message was left out of the conversation, /reset begins a new one",
+                    with_causes(&error)
+                );
             }
             Err(error) => return Err(error),
         }
@@ -148,7 +151,7 @@ impl Lines {
     /// The next line; `None` at the end of the input.
     fn next(&mut self) -> Result<Option<String>> {
         let editor = match self {
-            Self::Pipe(lines) => return lines.next().transpose().map_err(Error::Stdin),
+            Self::Pipe(lines) => return next_text(lines).transpose().map_err(Error::Stdin),
             Self::Editor(editor) => editor,
         };
         loop {
@@ -163,4 +166,15 @@ impl Lines {
             }
         }
     }
+}
+
+/// The next line that is text. The others are passed over: one bad line is no reason to end a conversation.
+fn next_text(lines: &mut impl Iterator<Item = io::Result<String>>) -> Option<io::Result<String>> {
+    lines.find(|line| match line {
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
+            eprintln!("error: a line is not UTF-8 and was passed over");
+            false
+        }
+        _ => true,
+    })
 }

@@ -1,9 +1,10 @@
 //! Which model, on which device, with which settings: what all commands have in common.
 
+use std::fs;
+use std::path::Path;
 use std::sync::Arc;
 
 use clap::Args;
-use clap::builder::RangedU64ValueParser;
 use quire_engine::{ConfigError, EngineClient, EngineOptions, ParamLimits, Source};
 use tokio::runtime::{Builder, Runtime};
 
@@ -25,7 +26,7 @@ pub(crate) struct ModelArgs {
     #[arg(long = "model", value_name = "MODEL", hide = true)]
     flag: Option<String>,
     /// Threads of the CPU backend; by default one a core.
-    #[arg(long, value_name = "N", help_heading = "Engine", value_parser = RangedU64ValueParser::<usize>::new().range(1..=4096))]
+    #[arg(long, value_name = "N", help_heading = "Engine", allow_negative_numbers = true, value_parser = num_threads)]
     threads: Option<usize>,
     #[command(flatten)]
     engine: EngineFlags,
@@ -45,6 +46,7 @@ impl ModelArgs {
 
     /// The settings, with the files of the model.
     pub(crate) fn options(&self, context: &Context<'_>, seed: Option<u64>) -> Result<EngineOptions> {
+        self.check_tokenizer()?;
         let mut given = self.given()?;
         if let Some(seed) = seed {
             given.set("seed", &seed.to_string(), Source::Flag).map_err(quire_engine::Error::from)?;
@@ -69,6 +71,16 @@ impl ModelArgs {
         Ok(given)
     }
 
+    /// A wrong path is told before a model is fetched or its weights are read.
+    fn check_tokenizer(&self) -> Result<()> {
+        let Some(given) = self.engine.get("tokenizer").filter(|given| *given != "none") else {
+            return Ok(());
+        };
+        let given = Path::new(given);
+        let path = if given.is_dir() { given.join("tokenizer.json") } else { given.to_owned() };
+        fs::metadata(&path).map(drop).map_err(|source| Error::Read { path, source })
+    }
+
     fn name(&self) -> Result<&str> {
         match (&self.argument, &self.flag) {
             (Some(argument), Some(flag)) => {
@@ -80,6 +92,12 @@ impl ModelArgs {
             }
         }
     }
+}
+
+/// A number of threads that a machine may have.
+fn num_threads(text: &str) -> Result<usize, &'static str> {
+    let number = text.parse().ok().filter(|number| (1..=4096).contains(number));
+    number.ok_or("expected a whole number from 1 to 4096")
 }
 
 /// Runs what waits for the engine; the engine has threads of its own.
