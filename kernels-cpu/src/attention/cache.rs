@@ -114,10 +114,9 @@ pub(super) struct KeyTile<'a> {
 impl RowCache<'_> {
     /// The tile that starts at position `start`. Strips without a `visible` position stay empty, and what a strip
     /// holds of positions that are not visible is undefined.
-    #[inline(always)]
-    pub(super) fn tile<'t, S: Simd>(
+    pub(super) fn tile<'t>(
         &'t self,
-        s: S,
+        isa: Isa,
         head: usize,
         start: usize,
         visible: Range<usize>,
@@ -128,21 +127,23 @@ impl RowCache<'_> {
         let key_rooms = decoded.keys.chunks_exact_mut(shape.head_dim * LANES);
         let value_rooms = decoded.values.chunks_exact_mut(shape.padded_dim() * LANES);
         for (i, (key_room, value_room)) in key_rooms.zip(value_rooms).enumerate() {
-            let positions = start + i * LANES..start + (i + 1) * LANES;
-            let wanted = positions.start.max(visible.start)..positions.end.min(visible.end);
-            if wanted.is_empty() {
+            let strip = start + i * LANES;
+            let positions = strip.max(visible.start)..(strip + LANES).min(visible.end);
+            if positions.is_empty() {
                 continue;
             }
             tile.keys[i] = if shape.reads_keys_in_place() {
-                self.keys_in_place(head, positions.start)
+                self.keys_in_place(head, strip)
             } else {
-                for_dtype!(shape.dtype, decode_keys::<S>(s, self, head, wanted.clone(), key_room));
+                let (half, out) = (Half::Keys, &mut *key_room);
+                lanes::run(isa, Decode { cache: self, half, head, positions: positions.clone(), out });
                 Strip::new(key_room, LANES)
             };
             tile.values[i] = if shape.reads_values_in_place() {
-                self.values_in_place(head, positions.start)
+                self.values_in_place(head, strip)
             } else {
-                for_dtype!(shape.dtype, decode_values::<S>(s, self, head, wanted, value_room));
+                let (half, out) = (Half::Values, &mut *value_room);
+                lanes::run(isa, Decode { cache: self, half, head, positions, out });
                 Strip::new(value_room, shape.padded_dim())
             };
         }
@@ -177,6 +178,35 @@ impl RowCache<'_> {
             let end = positions.end.min((block + 1) * block_size);
             (block, start % block_size, end - start)
         })
+    }
+}
+
+/// One of the two halves of a cache.
+#[derive(Clone, Copy)]
+enum Half {
+    Keys,
+    Values,
+}
+
+/// Decodes at most [`LANES`] positions to their places in a strip.
+struct Decode<'a> {
+    cache: &'a RowCache<'a>,
+    half: Half,
+    head: usize,
+    positions: Range<usize>,
+    out: &'a mut [f32],
+}
+
+impl Program for Decode<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let Self { cache, half, head, positions, out } = self;
+        match half {
+            Half::Keys => for_dtype!(cache.shape.dtype, decode_keys::<S>(s, cache, head, positions, out)),
+            Half::Values => for_dtype!(cache.shape.dtype, decode_values::<S>(s, cache, head, positions, out)),
+        }
     }
 }
 

@@ -2,6 +2,9 @@
 //!
 //! Every element of a result is one chain of fused multiply-adds in the order of its summands, whatever the
 //! size of the tile: so the same query gives the same bits alone and among others.
+//!
+//! A tile takes as many vectors of keys (or of columns) at once as the registers hold, and single ones of what is
+//! left: more sizes would cost more compilation than they save.
 #![allow(clippy::needless_range_loop)] // Indices in step over several arrays say more than chains of zips.
 
 use super::TILE_KEYS;
@@ -67,12 +70,14 @@ fn score_rows<S: Simd, const R: usize>(
     let mut done = 0;
     while done < keys.len() {
         let (keys, first_strip) = (&keys[done..], first_strip + done);
-        done += if keys.len() >= 4 && 4 * R <= S::ACCUMULATORS {
-            score_tile::<S, R, 4>(s, queries, first_row, keys, first_strip, scores)
-        } else if keys.len() >= 2 && 2 * R <= S::ACCUMULATORS {
-            score_tile::<S, R, 2>(s, queries, first_row, keys, first_strip, scores)
-        } else {
-            score_tile::<S, R, 1>(s, queries, first_row, keys, first_strip, scores)
+        done += match keys.len() {
+            4.. if S::ACCUMULATORS >= 4 * R => {
+                score_tile::<S, R, 4>(s, queries, first_row, keys, first_strip, scores)
+            }
+            2.. if (2 * R..4 * R).contains(&S::ACCUMULATORS) => {
+                score_tile::<S, R, 2>(s, queries, first_row, keys, first_strip, scores)
+            }
+            _ => score_tile::<S, R, 1>(s, queries, first_row, keys, first_strip, scores),
         };
     }
 }
@@ -151,14 +156,16 @@ fn weigh_rows<S: Simd, const R: usize>(
     let mut column = 0;
     while column < padded_dim {
         let left = (padded_dim - column) / LANES;
-        column += LANES
-            * if left >= 4 && 4 * R <= S::ACCUMULATORS {
+        let done = match left {
+            4.. if S::ACCUMULATORS >= 4 * R => {
                 weigh_tile::<S, R, 4>(s, args, sums, padded_dim, first_row, column)
-            } else if left >= 2 && 2 * R <= S::ACCUMULATORS {
+            }
+            2.. if (2 * R..4 * R).contains(&S::ACCUMULATORS) => {
                 weigh_tile::<S, R, 2>(s, args, sums, padded_dim, first_row, column)
-            } else {
-                weigh_tile::<S, R, 1>(s, args, sums, padded_dim, first_row, column)
-            };
+            }
+            _ => weigh_tile::<S, R, 1>(s, args, sums, padded_dim, first_row, column),
+        };
+        column += done * LANES;
     }
 }
 

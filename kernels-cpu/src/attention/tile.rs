@@ -142,8 +142,7 @@ impl Task<'_> {
         for (i, span) in self.tile.spans().enumerate() {
             let state = if i == 0 { &mut total } else { &mut part };
             state.reset();
-            let (queries, decoded) = (&*workspace.queries, &mut workspace.decoded);
-            lanes::run(isa, AttendSpan { task: *self, span, queries, decoded, state });
+            self.add_span(isa, span, workspace.queries, &mut workspace.decoded, state);
             if i > 0 {
                 lanes::run(isa, Merge { total: &mut total, part: &part });
             }
@@ -163,8 +162,29 @@ impl Task<'_> {
         let mut state = Softmax::over(state, self.tile.num_rows(), self.cache.shape.padded_dim());
         state.reset();
         self.load_queries(workspace.queries);
-        let (queries, decoded) = (&*workspace.queries, &mut workspace.decoded);
-        lanes::run(isa, AttendSpan { task: *self, span, queries, decoded, state: &mut state });
+        self.add_span(isa, span, workspace.queries, &mut workspace.decoded, &mut state);
+    }
+
+    /// Adds what the queries, as [`load_queries`](Self::load_queries) leaves them, see in a span.
+    fn add_span(
+        &self,
+        isa: Isa,
+        span: usize,
+        queries: &[f32],
+        decoded: &mut Decoded<'_>,
+        state: &mut Softmax<'_>,
+    ) {
+        let seen = self.tile.visible(0..self.tile.num_rows());
+        for start in (span * SPAN_KEYS..(span + 1) * SPAN_KEYS).step_by(TILE_KEYS) {
+            let seen = seen.start.max(start)..seen.end.min(start + TILE_KEYS);
+            if seen.is_empty() {
+                continue;
+            }
+            let keys = &self.cache.tile(isa, self.tile.kv_head, start, seen, decoded);
+            for rows in self.tile.groups() {
+                lanes::run(isa, AttendGroup { tile: self.tile, keys, start, rows, queries, state });
+            }
+        }
     }
 
     /// The tile's queries times the scale, group by group as [`Queries`] has them.
@@ -243,45 +263,19 @@ impl Program for Finish<'_, '_> {
     }
 }
 
-struct AttendSpan<'a, 'd, 'm> {
-    task: Task<'a>,
-    span: usize,
-    /// As [`Task::load_queries`] leaves them.
-    queries: &'a [f32],
-    decoded: &'a mut Decoded<'d>,
-    state: &'a mut Softmax<'m>,
-}
-
-impl Program for AttendSpan<'_, '_, '_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn run<S: Simd>(self, s: S) {
-        let Self { task: Task { tile, cache, .. }, span, queries, decoded, state } = self;
-        let seen = tile.visible(0..tile.num_rows());
-        let mut scores: Scores = [[0.0; TILE_KEYS]; MAX_QUERIES];
-        for start in (span * SPAN_KEYS..(span + 1) * SPAN_KEYS).step_by(TILE_KEYS) {
-            let seen = seen.start.max(start)..seen.end.min(start + TILE_KEYS);
-            if seen.is_empty() {
-                continue;
-            }
-            let keys = cache.tile(s, tile.kv_head, start, seen, decoded);
-            for rows in tile.groups() {
-                attend_group(s, Group { tile, start, rows }, &keys, queries, state, &mut scores);
-            }
-        }
-    }
-}
-
 /// Queries of a register tile before a tile of keys.
-struct Group<'a> {
+struct AttendGroup<'a, 'm> {
     tile: &'a QueryTile,
+    keys: &'a KeyTile<'a>,
     /// Position of the first key.
     start: usize,
     rows: Range<usize>,
+    /// Of all groups.
+    queries: &'a [f32],
+    state: &'a mut Softmax<'m>,
 }
 
-impl Group<'_> {
+impl AttendGroup<'_, '_> {
     /// The keys, counted from the first one of the tile, that some of the queries see between them.
     fn seen(&self, rows: Range<usize>) -> Range<usize> {
         let visible = self.tile.visible(rows);
@@ -290,42 +284,42 @@ impl Group<'_> {
     }
 }
 
-#[inline(always)]
-fn attend_group<S: Simd>(
-    s: S,
-    group: Group<'_>,
-    tile: &KeyTile<'_>,
-    queries: &[f32],
-    state: &mut Softmax<'_>,
-    scores: &mut Scores,
-) {
-    let seen = group.seen(group.rows.clone());
-    if seen.is_empty() {
-        return;
-    }
-    let head_dim = queries.len() / MAX_ROWS;
-    let padded_dim = head_dim.next_multiple_of(LANES);
-    let rows = group.rows.clone();
-    let strips = seen.start / LANES..seen.end.div_ceil(LANES);
-    let elements = &queries[rows.start * head_dim..rows.end * head_dim];
-    let queries = Queries { elements, rows: rows.len() };
-    product::score(s, queries, &tile.keys[strips.clone()], strips.start, scores);
+impl Program for AttendGroup<'_, '_> {
+    type Output = ();
 
-    let mut drop = [0.0; LANES];
-    for (i, row) in rows.clone().enumerate() {
-        let best = mask(s, &mut scores[i], strips.clone(), group.seen(row..row + 1));
-        let so_far = state.largest[row];
-        state.largest[row] = if best > so_far { best } else { so_far };
-        drop[i] = so_far - state.largest[row];
+    #[inline(always)]
+    fn run<S: Simd>(self, s: S) {
+        let (rows, seen) = (self.rows.clone(), self.seen(self.rows.clone()));
+        if seen.is_empty() {
+            return;
+        }
+        let head_dim = self.queries.len() / MAX_ROWS;
+        let padded_dim = head_dim.next_multiple_of(LANES);
+        let strips = seen.start / LANES..seen.end.div_ceil(LANES);
+        let elements = &self.queries[rows.start * head_dim..rows.end * head_dim];
+        let queries = Queries { elements, rows: rows.len() };
+        let mut scores: Scores = [[0.0; TILE_KEYS]; MAX_QUERIES];
+        product::score(s, queries, &self.keys.keys[strips.clone()], strips.start, &mut scores);
+
+        let mut drop = [0.0; LANES];
+        for (i, row) in rows.clone().enumerate() {
+            let best = mask(s, &mut scores[i], strips.clone(), self.seen(row..row + 1));
+            let largest = &mut self.state.largest[row];
+            let so_far = *largest;
+            *largest = if best > so_far { best } else { so_far };
+            drop[i] = so_far - *largest;
+        }
+        let rescale = s.lanes(s.exp(s.load(&drop)));
+        let sums = self.state.sums[rows.start * LANES..].as_chunks_mut().0;
+        for (i, sums) in sums[..rows.len()].iter_mut().enumerate() {
+            let largest = self.state.largest[rows.start + i];
+            exponentiate(s, &mut scores[i], strips.clone(), largest, rescale[i], sums);
+        }
+        let (weights, values) = (&scores, &self.keys.values);
+        let args = Weigh { weights, rescale: &rescale, start: seen.start, end: seen.end, values };
+        let weighted = &mut self.state.weighted[rows.start * padded_dim..rows.end * padded_dim];
+        product::weigh(s, args, weighted, padded_dim);
     }
-    let rescale = s.lanes(s.exp(s.load(&drop)));
-    for (i, row) in rows.clone().enumerate() {
-        let sums = state.sums[row * LANES..].first_chunk_mut().expect("a vector of sums a query");
-        exponentiate(s, &mut scores[i], strips.clone(), state.largest[row], rescale[i], sums);
-    }
-    let args =
-        Weigh { weights: scores, rescale: &rescale, start: seen.start, end: seen.end, values: &tile.values };
-    product::weigh(s, args, &mut state.weighted[rows.start * padded_dim..rows.end * padded_dim], padded_dim);
 }
 
 /// Makes the scores of what is not seen minus infinity, and returns the largest one of the others.
