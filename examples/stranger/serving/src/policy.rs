@@ -1,8 +1,6 @@
 use std::collections::BTreeMap;
 
-use quire::scheduler::{
-    ClassHeads, ClassId, EventKind, Rank, Rerank, SchedEvent, SchedulerPolicy, SequenceView,
-};
+use quire::scheduler::{ClassHeads, ClassId, Rank, Rerank, SchedEvent, SchedulerPolicy, SequenceView};
 
 /// Tenants share alike: the one that was served the fewest tokens is next.
 #[derive(Default)]
@@ -28,7 +26,7 @@ impl SchedulerPolicy for FairShare {
     }
 
     fn on_event(&mut self, event: &SchedEvent<'_>) -> Rerank {
-        if let EventKind::Granted { num_tokens } = event.kind {
+        if let quire::scheduler::EventKind::Granted { num_tokens } = event.kind {
             *self.served_tokens.entry(event.seq.class()).or_default() += u64::from(num_tokens);
         }
         Rerank::None
