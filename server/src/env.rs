@@ -81,13 +81,20 @@ fn warning(name: &str) -> Option<String> {
         return Some(format!("{name} has no effect: {why}"));
     }
     let known = KNOWN.iter().copied().chain(WITHOUT_EFFECT.iter().map(|(known, _)| *known));
-    let nearest = nearest(name, known)?;
-    Some(format!("{name} is not a name that Quire knows; the nearest is {nearest}"))
+    let nearest = nearest(name, known).map(|nearest| format!("; the nearest is {nearest}"));
+    Some(format!("{name} is not a name that Quire knows{}", nearest.unwrap_or_default()))
 }
 
-/// The candidate that fewest edits turn into `name`; the first of equals.
-pub(crate) fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
-    candidates.min_by_key(|candidate| edit_distance(name, candidate))
+/// The candidate that fewest edits turn into `name`, the first of equals; none where all are other words rather than
+/// the same one misspelt. The beginning that all names share is no likeness.
+fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let own_len = name.split_once('_').map_or(name, |(_, own)| own).chars().count();
+    let most = (own_len / 3).max(2);
+    let distances = candidates.map(|candidate| (edit_distance(name, candidate), candidate));
+    distances
+        .filter(|(distance, _)| *distance <= most)
+        .min_by_key(|(distance, _)| *distance)
+        .map(|(_, name)| name)
 }
 
 /// Levenshtein distance (Wagner and Fischer, 1974), a row at a time.
@@ -126,6 +133,14 @@ mod tests {
         let warnings = env.warnings();
         assert_eq!(warnings.len(), 1, "{warnings:?}");
         assert!(warnings[0].ends_with("the nearest is VLLM_CPU_KVCACHE_SPACE"), "{warnings:?}");
+    }
+
+    #[test]
+    fn a_name_like_no_other_is_told_none() {
+        for name in ["VLLM_SOMETHING_ELSE", "QUIRE_X", "VLLM_FOO"] {
+            let warnings = Env::of(&[(name, "1")]).warnings();
+            assert_eq!(warnings, [format!("{name} is not a name that Quire knows")]);
+        }
     }
 
     #[test]

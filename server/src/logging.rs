@@ -26,6 +26,12 @@ pub struct LogFilterError {
 /// [`LogFilterError`] where the filter that wins cannot be read.
 pub(crate) fn start(flag: Option<&str>, default: &str, env: &Env) -> Result<(), LogFilterError> {
     let (name, given) = choose(flag, default, env);
+    if name != "RUST_LOG" && is_bare_target(given) {
+        // Not through the log, which the filter has just closed to this.
+        eprintln!(
+            "warning: {name} is `{given}`, which is no level: only log lines of a target {given} are written"
+        );
+    }
     let directives = directives(given);
     let filter = EnvFilter::builder().parse(directives);
     let filter = filter.map_err(|source| LogFilterError { name, given: given.to_owned(), source })?;
@@ -53,6 +59,14 @@ fn directives(given: &str) -> String {
     }
 }
 
+/// Whether a filter is a single word that is neither a level nor Quire itself: meant as a level, most likely. Other
+/// programs read `RUST_LOG` as well, so a word there may be theirs.
+fn is_bare_target(given: &str) -> bool {
+    let levels = ["off", "error", "warn", "warning", "info", "debug", "trace", "critical", "quire"];
+    given.chars().all(|c| c.is_ascii_alphabetic() || c == '_')
+        && !levels.contains(&given.to_ascii_lowercase().as_str())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -74,6 +88,20 @@ mod tests {
         ] {
             assert_eq!(directives(given), expected);
             assert!(EnvFilter::builder().parse(directives(given)).is_ok());
+        }
+    }
+
+    #[test]
+    fn a_word_that_is_no_level_is_told_from_a_filter() {
+        for (given, expected) in [
+            ("foo", true),
+            ("verbose", true),
+            ("INFO", false),
+            ("quire=debug", false),
+            ("quire", false),
+            ("a::b", false),
+        ] {
+            assert_eq!(is_bare_target(given), expected, "{given}");
         }
     }
 

@@ -171,6 +171,24 @@ fn lines_that_only_the_model_can_refuse_are_listed_too() {
     tiny.run("generate", &words).refused(&["line 2: ", "64", "line 3: ", "1000000"]);
 }
 
+#[test]
+fn what_the_parser_and_the_model_refuse_is_one_list() {
+    let tiny = Tiny::new();
+    let input = tiny.input(
+        "{\"prompt\": \"a\"}\n{\"prompt\": \"\"}\n{}\n{\"prompt\": \"a\", \"logprobs\": 21}\n\
+         {\"prompt_token_ids\": []}\n{\"messages\": []}\n{\"prompt_token_ids\": [1000000]}\n",
+    );
+    let ran = tiny.run("generate", &["--input", &input]);
+    let numbers: Vec<_> =
+        ran.stderr.lines().filter_map(|line| line.trim_start().strip_prefix("line ")).collect();
+    let numbers: Vec<_> = numbers.iter().map(|line| &line[..1]).collect();
+    assert_eq!(numbers, ["2", "3", "4", "5", "6", "7"], "{}", ran.stderr);
+    ran.refused(&[
+        "6 bad line(s), nothing was run",
+        "line 4: logprobs is 21: expected 0 to max_logprobs = 20",
+    ]);
+}
+
 /// Every flag with a wrong value: a message that names flag or setting, and code 2.
 #[test]
 fn wrong_flag_values_are_refused_by_name() {
@@ -188,7 +206,11 @@ fn wrong_flag_values_are_refused_by_name() {
         ("--stop", "", ["stop", "empty"]),
         ("--stop-token-ids", "1,x", ["--stop-token-ids", "x"]),
         ("--stop-token-ids", "9999999", ["stop_token_ids", "9999999"]),
-        ("--logprobs", "-5", ["logprobs", "-5"]),
+        ("--logprobs", "-5", ["logprobs", "0 to max_logprobs = 20"]),
+        ("--max-logprobs", "1000000", ["max_logprobs", "vocabulary"]),
+        ("--max-tokens", "-1", ["--max-tokens", "0 or more"]),
+        ("--threads", "-1", ["--threads", "1 to 4096"]),
+        ("--enable-prefix-caching", "maybe", ["--enable-prefix-caching", "maybe"]),
         ("--logprobs", "1000", ["logprobs", "1000"]),
         ("--presence-penalty", "3", ["presence_penalty", "3"]),
         ("--frequency-penalty", "-3", ["frequency_penalty", "-3"]),
@@ -245,7 +267,9 @@ fn what_is_not_there_says_so() {
     run(&["serve", "--port", "8000"], "").refused(&["`quire serve` is not built yet"]);
     run(&["generate"], "").refused(&["--prompt"]);
     run(&["generate", "--prompt", "a", "--input", "b"], "").refused(&["--input"]);
-    run(&["generate", "--input", "/nonexistent.jsonl"], "").failed(1, &["/nonexistent.jsonl"]);
+    run(&["generate", "--input", "/nonexistent.jsonl"], "").refused(&["/nonexistent.jsonl"]);
+    run(&["generate", "--input", "/"], "").refused(&["/: is a directory"]);
+    Tiny::new().generate(&["--tokenizer", "/nonexistent"]).refused(&["/nonexistent"]);
 }
 
 #[test]
@@ -263,6 +287,34 @@ fn a_reader_that_goes_away_ends_the_program_quietly() {
     drop(child.stdout.take());
     let output = child.wait_with_output().expect("the program ends");
     assert_eq!((output.status.code(), String::from_utf8_lossy(&output.stderr).as_ref()), (Some(0), ""));
+}
+
+#[test]
+fn a_conversation_outlives_what_it_cannot_take() {
+    let tiny = Tiny::new();
+    let words = [
+        "chat",
+        &tiny.path(),
+        "--max-model-len",
+        "64",
+        "--max-tokens",
+        "3",
+        "--temperature",
+        "0",
+        "--ignore-eos",
+    ];
+    let once = run(&words, "hi\n").ok().stdout;
+    let long = "far too long ".repeat(40);
+    let ran = run(&words, &format!("{long}\nhi\n")).ok();
+    assert_eq!(ran.stdout, once, "the long message was left out");
+    for part in ["max_model_len is 64", "tokens", "/reset"] {
+        assert!(ran.stderr.contains(part), "`{part}` is not in: {}", ran.stderr);
+    }
+    let mut child = command(&words).spawn().expect("the program was built for this test");
+    child.stdin.take().expect("piped").write_all(b"\xff\xfe\nhi\n").expect("read by the program");
+    let output = child.wait_with_output().expect("the program ends");
+    assert_eq!(String::from_utf8_lossy(&output.stdout), once);
+    assert!(String::from_utf8_lossy(&output.stderr).contains("not UTF-8"));
 }
 
 #[test]
@@ -295,7 +347,10 @@ fn a_model_is_inspected_without_its_weights() {
     for field in ["weight_bytes", "scratch_bytes", "kv_cache_bytes", "num_blocks", "max_model_len"] {
         assert!(report[field].as_u64().is_some_and(|number| number > 0), "{field}: {report}");
     }
-    let text = tiny.run("inspect", &[]).ok().stdout;
+    fs::remove_file(Path::new(&tiny.path()).join("tokenizer.json")).expect("there");
+    let ran = tiny.run("inspect", &[]).ok();
+    assert!(ran.stderr.contains("would refuse this model"), "{}", ran.stderr);
+    let text = ran.stdout;
     assert!(text.contains("LlamaForCausalLM") && text.contains("blocks"), "{text}");
 }
 

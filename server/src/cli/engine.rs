@@ -1,3 +1,4 @@
+use clap::builder::BoolishValueParser;
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches};
 use quire_engine::{ConfigError, EngineOptions, Source};
 
@@ -44,11 +45,20 @@ const FLAGS: &[Flag] = &[
     flag("max_logprobs", "N", "Log-probabilities that a request may ask for at each token"),
 ];
 
-/// Settings that are on or off: `--NAME` and `--no-NAME`.
+/// Settings that are on or off: `--NAME`, `--NAME=false` and `--no-NAME`.
 const SWITCHES: &[(&str, &str)] = &[
-    ("enable_prefix_caching", "Blocks of ended sequences serve others that begin alike (on by default)"),
-    ("enable_chunked_prefill", "A prompt may be computed over several steps (on by default)"),
-    ("async_scheduling", "A step is planned while the one before it runs (on by default)"),
+    (
+        "enable_prefix_caching",
+        "Blocks of ended sequences serve others that begin alike (on by default, off by --no-enable-prefix-caching)",
+    ),
+    (
+        "enable_chunked_prefill",
+        "A prompt may be computed over several steps (on by default, off by --no-enable-chunked-prefill)",
+    ),
+    (
+        "async_scheduling",
+        "A step is planned while the one before it runs (on by default, off by --no-async-scheduling)",
+    ),
     ("enforce_eager", "Steps are never captured as graphs"),
     ("allow_long_max_model_len", "max_model_len may be more than the model was made for"),
 ];
@@ -74,7 +84,9 @@ impl Args for EngineFlags {
         });
         let switches = SWITCHES.iter().flat_map(|(name, help)| {
             let (on, off) = (dashed(name), format!("no-{}", dashed(name)));
-            let on = Arg::new(*name).long(on).help(*help).action(ArgAction::SetTrue);
+            let on = Arg::new(*name).long(on).help(*help).value_name("true|false").num_args(0..=1);
+            let on = on.require_equals(true).default_missing_value("true").hide_possible_values(true);
+            let on = on.value_parser(BoolishValueParser::new()).overrides_with(*name);
             let negated = Arg::new(off.clone()).long(off.clone()).hide(true).action(ArgAction::SetTrue);
             [on.overrides_with(off), negated.overrides_with(*name)]
         });
@@ -94,9 +106,9 @@ impl FromArgMatches for EngineFlags {
         let values =
             FLAGS.iter().filter_map(|flag| Some((flag.name, matches.get_one::<String>(flag.name)?.clone())));
         let switches = SWITCHES.iter().filter_map(|(name, _)| {
-            let is_on = matches.get_flag(name);
-            let is_off = matches.get_flag(&format!("no-{}", dashed(name)));
-            (is_on || is_off).then(|| (*name, is_on.to_string()))
+            let is_off = matches.get_flag(&format!("no-{}", dashed(name))).then_some(false);
+            let is_on = matches.get_one::<bool>(name).copied().or(is_off)?;
+            Some((*name, is_on.to_string()))
         });
         Ok(Self { given: values.chain(switches).collect() })
     }
@@ -148,6 +160,9 @@ mod tests {
             ("--no-enable-prefix-caching", Some("false")),
             ("--enable-prefix-caching --no-enable-prefix-caching", Some("false")),
             ("--no-enable-prefix-caching --enable-prefix-caching", Some("true")),
+            ("--enable-prefix-caching=false", Some("false")),
+            ("--enable-prefix-caching=false --enable-prefix-caching", Some("true")),
+            ("--no-enable-prefix-caching --enable-prefix-caching=on", Some("true")),
             ("", None),
         ] {
             let given = parse(line).given.into_iter().find(|(name, _)| *name == "enable_prefix_caching");

@@ -5,12 +5,13 @@ use std::io::{self, Write};
 
 use clap::Args;
 use quire_engine::{Bytes, EnginePlan};
+use quire_models::Tokenizer;
 use serde::Serialize;
 
 use super::Context;
 use super::model::ModelArgs;
 use super::output::{OutputFormat, write_line};
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, with_causes};
 use crate::start;
 
 #[derive(Args)]
@@ -63,11 +64,27 @@ struct Report {
 pub(crate) fn run(context: &Context<'_>, args: &InspectArgs) -> Result<()> {
     let parts = args.model.parts(context)?;
     let plan = start::builder(args.model.options(context, None)?, &parts).plan()?;
+    warn_of_tokenizer(&plan);
     let report = Report::of(&plan);
     let mut stdout = io::stdout().lock();
     match args.output_format {
         OutputFormat::Json => write_line(&mut stdout, &report),
         OutputFormat::Text => write!(stdout, "{report}").map_err(Error::Stdout),
+    }
+}
+
+/// A model without a tokenizer is planned like any other, but not loaded, unless its weights are made up.
+fn warn_of_tokenizer(plan: &EnginePlan) {
+    if plan.config().has_dummy_weights() && plan.config().tokenizer.is_none() {
+        return;
+    }
+    let tokenizer = match &plan.config().tokenizer {
+        Some(path) => Tokenizer::open(path),
+        None => plan.checkpoint().tokenizer(),
+    };
+    if let Err(error) = tokenizer {
+        let error = with_causes(&error);
+        tracing::warn!(target: "quire::server", "other commands would refuse this model: {error}");
     }
 }
 

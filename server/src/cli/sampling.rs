@@ -9,10 +9,10 @@ use serde_json::{Map, Value};
 #[command(next_help_heading = "Sampling")]
 pub(crate) struct SamplingFlags {
     /// Tokens to generate at most.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = count)]
     max_tokens: Option<u64>,
     /// Tokens before which nothing ends the output.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = count)]
     min_tokens: Option<u64>,
     /// 0 takes the best token always; up to 2.
     #[arg(long, value_name = "T", allow_negative_numbers = true, value_parser = finite)]
@@ -21,31 +21,31 @@ pub(crate) struct SamplingFlags {
     #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = finite)]
     top_p: Option<f64>,
     /// Keeps the best K tokens; 0 and -1 are off.
-    #[arg(long, value_name = "K", allow_negative_numbers = true)]
+    #[arg(long, value_name = "K", allow_negative_numbers = true, value_parser = integer)]
     top_k: Option<i64>,
     /// Keeps tokens at least this probable relative to the best.
     #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = finite)]
     min_p: Option<f64>,
     /// Makes the random choices repeatable; also the seed of random weights (`--load-format dummy`).
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = integer)]
     seed: Option<i64>,
     /// A text that ends the output; may be given several times.
     #[arg(long, value_name = "TEXT")]
     stop: Option<Vec<String>>,
     /// Tokens that end the output, separated by commas.
-    #[arg(long, value_name = "IDS", value_delimiter = ',')]
+    #[arg(long, value_name = "IDS", value_delimiter = ',', allow_negative_numbers = true, value_parser = token_id)]
     stop_token_ids: Option<Vec<u32>>,
     /// Goes on after the end-of-text token.
-    #[arg(long, num_args = 0, default_missing_value = "true")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "true|false")]
     ignore_eos: Option<bool>,
     /// Leaves what ended the output in the text.
-    #[arg(long, num_args = 0, default_missing_value = "true")]
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "true|false")]
     include_stop_str_in_output: Option<bool>,
     /// How many of the best log-probabilities come with each token.
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = integer)]
     logprobs: Option<i64>,
     /// The same for the tokens of the prompt.
-    #[arg(long, value_name = "N", allow_negative_numbers = true)]
+    #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = integer)]
     prompt_logprobs: Option<i64>,
     /// Lowers tokens that were generated already.
     #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = finite)]
@@ -94,6 +94,18 @@ fn finite(text: &str) -> Result<f64, &'static str> {
     text.parse().ok().filter(|number: &f64| number.is_finite()).ok_or("expected a finite number")
 }
 
+fn count(text: &str) -> Result<u64, &'static str> {
+    text.parse().map_err(|_| "expected a whole number, 0 or more and below 2^64")
+}
+
+fn integer(text: &str) -> Result<i64, &'static str> {
+    text.parse().map_err(|_| "expected a whole number from -2^63, below 2^63")
+}
+
+fn token_id(text: &str) -> Result<u32, &'static str> {
+    text.trim().parse().map_err(|_| "expected token ids, whole numbers from 0, below 2^32")
+}
+
 #[cfg(test)]
 mod tests {
     use clap::{CommandFactory, FromArgMatches, Parser};
@@ -125,6 +137,27 @@ mod tests {
             ..defaults
         };
         assert_eq!(params, expected);
+    }
+
+    #[test]
+    fn a_switch_takes_a_value_after_an_equals_sign() {
+        for (line, expected) in
+            [("--ignore-eos", true), ("--ignore-eos=true", true), ("--ignore-eos=false", false)]
+        {
+            assert_eq!(parse(line).expect("a flag").ignore_eos, Some(expected), "{line}");
+        }
+    }
+
+    #[test]
+    fn a_number_out_of_range_is_told_the_range() {
+        for (line, range) in [
+            ("--max-tokens -1", "0 or more"),
+            ("--stop-token-ids 1,-2", "from 0"),
+            ("--seed 9999999999999999999", "below 2^63"),
+        ] {
+            let error = parse(line).expect_err("out of range").to_string();
+            assert!(error.contains(range) && !error.contains("digit"), "{error}");
+        }
     }
 
     #[test]

@@ -124,7 +124,7 @@ pub enum SourceError {
     #[error("no cache folder: none of QUIRE_CACHE, XDG_CACHE_HOME and HOME is set")]
     NoCacheFolder,
     /// A file could not be read or written.
-    #[error("{}: {source}", path.display())]
+    #[error("{}: {source}{}", path.display(), elsewhere(source))]
     Io {
         /// The file or folder.
         path: PathBuf,
@@ -147,6 +147,19 @@ pub struct Lines(pub Vec<String>);
 impl fmt::Display for Lines {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.0.iter().try_for_each(|line| write!(f, "\n  {line}"))
+    }
+}
+
+/// Where else files can be kept, if the folder is at fault.
+fn elsewhere(error: &io::Error) -> &'static str {
+    use io::ErrorKind::{
+        NotADirectory, NotFound, PermissionDenied, QuotaExceeded, ReadOnlyFilesystem, StorageFull,
+    };
+    match error.kind() {
+        NotADirectory | NotFound | PermissionDenied | QuotaExceeded | ReadOnlyFilesystem | StorageFull => {
+            "; QUIRE_CACHE names another folder for models, HF_HUB_CACHE one for those of the hub"
+        }
+        _ => "",
     }
 }
 
