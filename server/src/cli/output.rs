@@ -140,7 +140,7 @@ mod tests {
         assert!(!is_closed(&writer));
         drop(reader);
         assert!(is_closed(&writer));
-        assert!(!is_closed(&tempfile::tempfile().expect("a file for tests")), "a file has no reader");
+        assert!(!is_closed(tempfile::tempfile().expect("a file for tests")), "a file has no reader");
     }
 
     #[test]
