@@ -4,6 +4,7 @@
 
 use std::array;
 use std::marker::PhantomData;
+use std::ops::Range;
 
 use bytemuck::Pod;
 use quire_kernels::{DType, quant};
@@ -136,56 +137,138 @@ struct Multiply<'a, E> {
 impl<E: Element> Program for Multiply<'_, E> {
     type Output = ();
 
-    /// Tiles of rows and groups, as large as the registers hold. Many rows spare reading weights, which have to
-    /// be widened; few rows take more groups, lest a chain of multiply-adds wait for itself. A row's sum is the
-    /// same in each.
+    /// Tiles of rows and groups, as large as the registers hold. Many rows spare the reading and widening of
+    /// weights; few rows take more groups, lest a chain of multiply-adds wait for itself. A row's sum is the same
+    /// in each.
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
         let wide = S::ACCUMULATORS >= 24;
-        let rest = match self.task.tokens.len() {
-            12.. if wide => self.columns::<S, 12, 2>(s, self.task.groups.start),
-            6.. if wide => self.columns::<S, 6, 4>(s, self.task.groups.start),
-            6.. => self.columns::<S, 6, 1>(s, self.task.groups.start),
-            3.. if wide => self.columns::<S, 3, 4>(s, self.task.groups.start),
-            3.. => self.columns::<S, 3, 2>(s, self.task.groups.start),
-            _ => self.columns::<S, 1, 4>(s, self.task.groups.start),
+        let tokens = self.task.tokens.clone();
+        let rest = match wide {
+            true => self.panels::<S, 12, 2>(s, tokens),
+            false => self.panels::<S, 6, 1>(s, tokens),
         };
-        self.columns::<S, 3, 1>(s, rest);
+        match rest.len() {
+            0 => {}
+            4.. if wide => self.few_rows::<S, 4, 4>(s, rest),
+            4.. => self.few_rows::<S, 4, 1>(s, rest),
+            2.. if wide => self.few_rows::<S, 2, 4>(s, rest),
+            2.. => self.few_rows::<S, 2, 2>(s, rest),
+            _ => self.few_rows::<S, 1, 4>(s, rest),
+        }
     }
 }
 
 impl<E: Element> Multiply<'_, E> {
-    /// Multiplies `G` groups at a time with all rows, `R` at a time while there are so many; returns the first
-    /// group that is left.
+    /// Multiplies `R` rows at a time, gathered into a panel, `[columns, R]`, which every group then reads in one
+    /// stream. Returns the rows that are left.
     #[inline(always)]
-    fn columns<S: Simd, const R: usize, const G: usize>(&self, s: S, mut group: usize) -> usize {
-        while self.task.groups.end - group >= G {
-            let mut token = self.tiles::<S, R, G>(s, group, self.task.tokens.start);
-            if R > 3 {
-                token = self.tiles::<S, 3, G>(s, group, token);
+    fn panels<S: Simd, const R: usize, const G: usize>(
+        &self,
+        s: S,
+        mut tokens: Range<usize>,
+    ) -> Range<usize> {
+        let mut panel: Vec<[f32; R]> = Vec::new();
+        while tokens.len() >= R {
+            let first = tokens.start;
+            let rows: [&[f32]; R] = array::from_fn(|r| self.task.x.row(first + r));
+            panel.clear();
+            panel.extend((0..self.task.columns).map(|k| rows.map(|row| row[k])));
+            let mut group = self.task.groups.start;
+            while self.task.groups.end - group >= G {
+                self.put(s, first, group, panel_tile::<S, E, R, G>(s, self.weights(group), &panel));
+                group += G;
             }
-            self.tiles::<S, 1, G>(s, group, token);
-            group += G;
+            while group < self.task.groups.end {
+                self.put(s, first, group, panel_tile::<S, E, R, 1>(s, self.weights(group), &panel));
+                group += 1;
+            }
+            tokens.start += R;
         }
-        group
+        tokens
     }
 
-    /// As many tiles of `R` rows as there are; returns the first row that is left.
+    /// Multiplies rows that are too few for panels, `R` at a time while there are so many, with `G` groups at a
+    /// time.
     #[inline(always)]
-    fn tiles<S: Simd, const R: usize, const G: usize>(&self, s: S, group: usize, mut token: usize) -> usize {
-        let weights = array::from_fn(|g| bytemuck::cast_slice(self.task.group(group + g)));
-        while self.task.tokens.end - token >= R {
-            let x = array::from_fn(|r| self.task.x.row(token + r));
-            let sums = tile::<S, E, R, G>(s, weights, x);
-            for (r, sums) in sums.into_iter().enumerate() {
-                for (g, sum) in sums.into_iter().enumerate() {
-                    self.task.put(s, token + r, group + g, sum);
-                }
-            }
-            token += R;
+    fn few_rows<S: Simd, const R: usize, const G: usize>(&self, s: S, tokens: Range<usize>) {
+        let mut group = self.task.groups.start;
+        while self.task.groups.end - group >= G {
+            self.rows_of_groups::<S, R, G>(s, group, tokens.clone());
+            group += G;
         }
-        token
+        while group < self.task.groups.end {
+            self.rows_of_groups::<S, R, 1>(s, group, tokens.clone());
+            group += 1;
+        }
     }
+
+    #[inline(always)]
+    fn rows_of_groups<S: Simd, const R: usize, const G: usize>(
+        &self,
+        s: S,
+        group: usize,
+        mut tokens: Range<usize>,
+    ) {
+        tokens = self.tiles::<S, R, G>(s, group, tokens);
+        if R > 2 {
+            tokens = self.tiles::<S, 2, G>(s, group, tokens);
+        }
+        self.tiles::<S, 1, G>(s, group, tokens);
+    }
+
+    /// As many tiles of `R` rows as there are. Returns the rows that are left.
+    #[inline(always)]
+    fn tiles<S: Simd, const R: usize, const G: usize>(
+        &self,
+        s: S,
+        group: usize,
+        mut tokens: Range<usize>,
+    ) -> Range<usize> {
+        while tokens.len() >= R {
+            let first = tokens.start;
+            let x = array::from_fn(|r| self.task.x.row(first + r));
+            self.put(s, first, group, tile::<S, E, R, G>(s, self.weights(group), x));
+            tokens.start += R;
+        }
+        tokens
+    }
+
+    /// The weights of `G` groups.
+    #[inline(always)]
+    fn weights<const G: usize>(&self, group: usize) -> [&[[E::Bits; LANES]]; G] {
+        array::from_fn(|g| bytemuck::cast_slice(self.task.group(group + g)))
+    }
+
+    #[inline(always)]
+    fn put<S: Simd, const R: usize, const G: usize>(
+        &self,
+        s: S,
+        token: usize,
+        group: usize,
+        sums: [[S::V; G]; R],
+    ) {
+        for r in 0..R {
+            for g in 0..G {
+                self.task.put(s, token + r, group + g, sums[r][g]);
+            }
+        }
+    }
+}
+
+/// The sums of a panel's rows with `G` groups, column after column.
+#[inline(always)]
+fn panel_tile<S: Simd, E: Element, const R: usize, const G: usize>(
+    s: S,
+    weights: [&[[E::Bits; LANES]]; G],
+    panel: &[[f32; R]],
+) -> [[S::V; G]; R] {
+    let weights = weights.map(|weights| &weights[..panel.len()]);
+    let mut sums = [[s.zero(); G]; R];
+    for k in 0..panel.len() {
+        add_column::<S, E, R, G>(s, &mut sums, weights.map(|weights| &weights[k]), &panel[k]);
+    }
+    sums
 }
 
 /// The sums of `R` rows with `G` groups, column after column.
@@ -196,23 +279,35 @@ fn tile<S: Simd, E: Element, const R: usize, const G: usize>(
     x: [&[f32]; R],
 ) -> [[S::V; G]; R] {
     let columns = weights[0].len();
-    let weights = weights.map(|w| &w[..columns]);
+    let weights = weights.map(|weights| &weights[..columns]);
     let x = x.map(|x| &x[..columns]);
     let mut sums = [[s.zero(); G]; R];
     for k in 0..columns {
-        let mut w = [s.zero(); G];
+        let weights = weights.map(|weights| &weights[k]);
         for g in 0..G {
-            if k.is_multiple_of(64 / (LANES * size_of::<E::Bits>())) || R == 0 {
-                s.prefetch(&weights[g][k], PREFETCH_BYTES);
-            }
-            w[g] = E::load(s, &weights[g][k]);
+            s.prefetch(weights[g], PREFETCH_BYTES);
         }
-        for r in 0..R {
-            let x = s.splat(x[r][k]);
-            for g in 0..G {
-                sums[r][g] = s.fma(w[g], x, sums[r][g]);
-            }
-        }
+        add_column::<S, E, R, G>(s, &mut sums, weights, &x.map(|x| x[k]));
     }
     sums
+}
+
+/// Adds a column's products.
+#[inline(always)]
+fn add_column<S: Simd, E: Element, const R: usize, const G: usize>(
+    s: S,
+    sums: &mut [[S::V; G]; R],
+    weights: [&[E::Bits; LANES]; G],
+    x: &[f32; R],
+) {
+    let mut column = [s.zero(); G];
+    for g in 0..G {
+        column[g] = E::load(s, weights[g]);
+    }
+    for r in 0..R {
+        let x = s.splat(x[r]);
+        for g in 0..G {
+            sums[r][g] = s.fma(column[g], x, sums[r][g]);
+        }
+    }
 }
