@@ -248,9 +248,9 @@ impl<E: Element> Multiply<'_, E> {
         group: usize,
         sums: [[S::V; G]; R],
     ) {
-        for r in 0..R {
-            for g in 0..G {
-                self.task.put(s, token + r, group + g, sums[r][g]);
+        for (r, sums) in sums.into_iter().enumerate() {
+            for (g, sum) in sums.into_iter().enumerate() {
+                self.task.put(s, token + r, group + g, sum);
             }
         }
     }
@@ -284,8 +284,8 @@ fn tile<S: Simd, E: Element, const R: usize, const G: usize>(
     let mut sums = [[s.zero(); G]; R];
     for k in 0..columns {
         let weights = weights.map(|weights| &weights[k]);
-        for g in 0..G {
-            s.prefetch(weights[g], PREFETCH_BYTES);
+        for column in weights {
+            s.prefetch(column, PREFETCH_BYTES);
         }
         add_column::<S, E, R, G>(s, &mut sums, weights, &x.map(|x| x[k]));
     }
