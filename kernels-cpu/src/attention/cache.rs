@@ -13,6 +13,7 @@ use half::{bf16, f16};
 use quire_kernels::{DType, KvLayout};
 
 use super::TILE_KEYS;
+use super::product::MAX_QUERIES;
 use super::stored::{F8E4M3, F8E5M2, Stored};
 use super::strip::Strip;
 use crate::Isa;
@@ -69,15 +70,29 @@ impl BlockShape {
         self.head_dim.next_multiple_of(LANES)
     }
 
-    /// Whether kernels can read keys where they lie: strips in one block, as f32.
-    fn reads_keys_in_place(&self) -> bool {
-        self.dtype == DType::F32 && self.block_size.is_multiple_of(LANES)
+    /// What a tile of so many queries reads. In place it reads whole vectors of one block; decoding them again for
+    /// every few queries pays only where there are few.
+    pub(super) fn source(&self, isa: Isa, num_queries: usize) -> Source {
+        if !(self.block_size.is_multiple_of(LANES) && self.head_dim.is_multiple_of(LANES)) {
+            return Source::Decoded;
+        }
+        let is_decode = num_queries <= MAX_QUERIES && isa > Isa::Scalar;
+        match self.dtype {
+            DType::F32 => Source::F32,
+            DType::F16 if is_decode => Source::F16,
+            DType::BF16 if is_decode => Source::BF16,
+            _ => Source::Decoded,
+        }
     }
+}
 
-    /// As for keys; whole vectors besides.
-    fn reads_values_in_place(&self) -> bool {
-        self.reads_keys_in_place() && self.head_dim.is_multiple_of(LANES)
-    }
+/// Where kernels read keys and values: in the blocks, as elements of a type, or decoded to f32 before.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Source {
+    F32,
+    F16,
+    BF16,
+    Decoded,
 }
 
 /// The cached tokens of one row.
@@ -105,61 +120,64 @@ impl Decoded<'_> {
 }
 
 /// Keys and values of [`TILE_KEYS`] tokens of one head, strip by strip.
-#[derive(Clone, Copy, Default)]
-pub(super) struct KeyTile<'a> {
-    pub(super) keys: [Strip<'a>; STRIPS],
-    pub(super) values: [Strip<'a>; STRIPS],
+#[derive(Clone, Copy)]
+pub(super) struct KeyTile<'a, E> {
+    pub(super) keys: [Strip<'a, E>; STRIPS],
+    pub(super) values: [Strip<'a, E>; STRIPS],
+}
+
+impl<E: Stored> KeyTile<'_, E> {
+    const EMPTY: Self = Self { keys: [Strip::EMPTY; STRIPS], values: [Strip::EMPTY; STRIPS] };
+}
+
+/// The strips of the tile from `start` on that have a visible position: number, first position, and what of them
+/// is visible.
+fn strips(start: usize, visible: Range<usize>) -> impl Iterator<Item = (usize, usize, Range<usize>)> {
+    (0..STRIPS).filter_map(move |i| {
+        let first = start + i * LANES;
+        let seen = first.max(visible.start)..(first + LANES).min(visible.end);
+        (!seen.is_empty()).then_some((i, first, seen))
+    })
 }
 
 impl RowCache<'_> {
-    /// The tile that starts at position `start`. Strips without a `visible` position stay empty, and what a strip
-    /// holds of positions that are not visible is undefined.
-    pub(super) fn tile<'t>(
-        &'t self,
+    /// The tile that starts at position `start`, in the blocks. Strips without a `visible` position stay empty;
+    /// what a strip holds of positions that are not visible is undefined.
+    pub(super) fn tile<E: Stored>(&self, head: usize, start: usize, visible: Range<usize>) -> KeyTile<'_, E> {
+        let BlockShape { block_size, head_dim, .. } = self.shape;
+        let mut tile = KeyTile::EMPTY;
+        for (i, first, _) in strips(start, visible) {
+            let (block, offset) = (first / block_size, first % block_size);
+            let keys = self.elements(block, self.shape.keys(head));
+            let values = self.elements(block, self.shape.values(head));
+            tile.keys[i] = Strip::new(&keys[offset..], block_size);
+            tile.values[i] = Strip::new(&values[offset * head_dim..], head_dim);
+        }
+        tile
+    }
+
+    /// As [`tile`](Self::tile), decoded.
+    pub(super) fn decoded_tile<'t>(
+        &self,
         isa: Isa,
         head: usize,
         start: usize,
         visible: Range<usize>,
         decoded: &'t mut Decoded<'_>,
-    ) -> KeyTile<'t> {
-        let shape = &self.shape;
-        let mut tile = KeyTile::default();
-        let key_rooms = decoded.keys.chunks_exact_mut(shape.head_dim * LANES);
-        let value_rooms = decoded.values.chunks_exact_mut(shape.padded_dim() * LANES);
-        for (i, (key_room, value_room)) in key_rooms.zip(value_rooms).enumerate() {
-            let strip = start + i * LANES;
-            let positions = strip.max(visible.start)..(strip + LANES).min(visible.end);
-            if positions.is_empty() {
-                continue;
-            }
-            tile.keys[i] = if shape.reads_keys_in_place() {
-                self.keys_in_place(head, strip)
-            } else {
-                let (half, out) = (Half::Keys, &mut *key_room);
-                lanes::run(isa, Decode { cache: self, half, head, positions: positions.clone(), out });
-                Strip::new(key_room, LANES)
-            };
-            tile.values[i] = if shape.reads_values_in_place() {
-                self.values_in_place(head, strip)
-            } else {
-                let (half, out) = (Half::Values, &mut *value_room);
-                lanes::run(isa, Decode { cache: self, half, head, positions, out });
-                Strip::new(value_room, shape.padded_dim())
-            };
+    ) -> KeyTile<'t, f32> {
+        let (keys_len, values_len) = (self.shape.head_dim * LANES, self.shape.padded_dim() * LANES);
+        for (i, _, positions) in strips(start, visible.clone()) {
+            let keys = &mut decoded.keys[i * keys_len..(i + 1) * keys_len];
+            let values = &mut decoded.values[i * values_len..(i + 1) * values_len];
+            lanes::run(isa, Decode { cache: self, head, positions, keys, values });
+        }
+        let mut tile = KeyTile::EMPTY;
+        for (i, ..) in strips(start, visible) {
+            tile.keys[i] = Strip::new(&decoded.keys[i * keys_len..(i + 1) * keys_len], LANES);
+            let values = &decoded.values[i * values_len..(i + 1) * values_len];
+            tile.values[i] = Strip::new(values, self.shape.padded_dim());
         }
         tile
-    }
-
-    fn keys_in_place(&self, head: usize, position: usize) -> Strip<'_> {
-        let block_size = self.shape.block_size;
-        let keys = self.elements::<f32>(position / block_size, self.shape.keys(head));
-        Strip::new(&keys[position % block_size..], block_size)
-    }
-
-    fn values_in_place(&self, head: usize, position: usize) -> Strip<'_> {
-        let BlockShape { block_size, head_dim, .. } = self.shape;
-        let values = self.elements::<f32>(position / block_size, self.shape.values(head));
-        Strip::new(&values[position % block_size * head_dim..], head_dim)
     }
 
     /// A range of bytes of one of the row's blocks.
@@ -181,20 +199,13 @@ impl RowCache<'_> {
     }
 }
 
-/// One of the two halves of a cache.
-#[derive(Clone, Copy)]
-enum Half {
-    Keys,
-    Values,
-}
-
 /// Decodes at most [`LANES`] positions to their places in a strip.
 struct Decode<'a> {
     cache: &'a RowCache<'a>,
-    half: Half,
     head: usize,
     positions: Range<usize>,
-    out: &'a mut [f32],
+    keys: &'a mut [f32],
+    values: &'a mut [f32],
 }
 
 impl Program for Decode<'_> {
@@ -202,11 +213,10 @@ impl Program for Decode<'_> {
 
     #[inline(always)]
     fn run<S: Simd>(self, s: S) {
-        let Self { cache, half, head, positions, out } = self;
-        match half {
-            Half::Keys => for_dtype!(cache.shape.dtype, decode_keys::<S>(s, cache, head, positions, out)),
-            Half::Values => for_dtype!(cache.shape.dtype, decode_values::<S>(s, cache, head, positions, out)),
-        }
+        let Self { cache, head, positions, keys, values } = self;
+        let dtype = cache.shape.dtype;
+        for_dtype!(dtype, decode_keys::<S>(s, cache, head, positions.clone(), keys));
+        for_dtype!(dtype, decode_values::<S>(s, cache, head, positions, values));
     }
 }
 
@@ -223,6 +233,11 @@ fn decode_keys<E: Stored, S: Simd>(
     let mut lane = positions.start % LANES;
     for (block, offset, len) in cache.runs(positions) {
         let keys = cache.elements::<E>(block, cache.shape.keys(head));
+        if block_size == LANES {
+            // The block is a strip. Lanes that were not asked for are decoded as well: that is one loop.
+            decode_run(s, keys, strip);
+            continue;
+        }
         for (keys, out) in keys.chunks_exact(block_size).zip(strip.as_chunks_mut::<LANES>().0) {
             let keys = &keys[offset..offset + len];
             if let Some(keys) = keys.first_chunk::<LANES>() {
@@ -252,6 +267,11 @@ fn decode_values<E: Stored, S: Simd>(
     for (block, offset, len) in cache.runs(positions) {
         let values = cache.elements::<E>(block, cache.shape.values(head));
         let values = &values[offset * head_dim..(offset + len) * head_dim];
+        if padded_dim == head_dim {
+            decode_run(s, values, &mut strip[lane * head_dim..]);
+            lane += len;
+            continue;
+        }
         let rows = strip[lane * padded_dim..].chunks_exact_mut(padded_dim);
         for (values, out) in values.chunks_exact(head_dim).zip(rows) {
             let (values, tail) = values.as_chunks::<LANES>();
@@ -264,6 +284,14 @@ fn decode_values<E: Stored, S: Simd>(
             }
         }
         lane += len;
+    }
+}
+
+/// Decodes whole vectors.
+#[inline(always)]
+fn decode_run<E: Stored, S: Simd>(s: S, from: &[E], to: &mut [f32]) {
+    for (from, to) in from.as_chunks::<LANES>().0.iter().zip(to.as_chunks_mut::<LANES>().0) {
+        s.store(E::decode_lanes(s, from), to);
     }
 }
 

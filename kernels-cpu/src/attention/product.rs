@@ -8,6 +8,7 @@
 #![allow(clippy::needless_range_loop)] // Indices in step over several arrays say more than chains of zips.
 
 use super::TILE_KEYS;
+use super::stored::Stored;
 use super::strip::Strip;
 use crate::lanes::{LANES, Simd};
 
@@ -17,20 +18,27 @@ pub(super) const MAX_QUERIES: usize = 6;
 /// Scores, then weights, of the queries of a register tile.
 pub(super) type Scores = [[f32; TILE_KEYS]; MAX_QUERIES];
 
-/// Calls `$f::<S, R>($args, first)` for tiles of `R` queries, as many as the registers hold, until all `$rows`
+/// Queries of a register tile on this instruction set, over keys and values of this type.
+#[inline(always)]
+const fn max_queries<S: Simd, E: Stored>() -> usize {
+    if S::ACCUMULATORS < E::MAX_QUERIES { S::ACCUMULATORS } else { E::MAX_QUERIES }
+}
+
+/// Calls `$f::<S, E, R>($args, first)` for tiles of `R` queries, as many as the registers hold, until all `$rows`
 /// are done; `first` is the tile's first query.
 macro_rules! for_tiles {
-    ($S:ident, $rows:expr, $f:ident($($arg:expr),*)) => {
+    ($S:ident, $E:ident, $rows:expr, $f:ident($($arg:expr),*)) => {
+        let max = const { max_queries::<$S, $E>() };
         let mut first = 0;
         while first < $rows {
-            let rows = ($rows - first).min($S::ACCUMULATORS);
+            let rows = ($rows - first).min(max);
             match rows {
-                1 => $f::<$S, 1>($($arg),*, first),
-                2 if $S::ACCUMULATORS >= 2 => $f::<$S, 2>($($arg),*, first),
-                3 if $S::ACCUMULATORS >= 3 => $f::<$S, 3>($($arg),*, first),
-                4 if $S::ACCUMULATORS >= 4 => $f::<$S, 4>($($arg),*, first),
-                5 if $S::ACCUMULATORS >= 5 => $f::<$S, 5>($($arg),*, first),
-                6 if $S::ACCUMULATORS >= 6 => $f::<$S, 6>($($arg),*, first),
+                1 => $f::<$S, $E, 1>($($arg),*, first),
+                2 if max >= 2 => $f::<$S, $E, 2>($($arg),*, first),
+                3 if max >= 3 => $f::<$S, $E, 3>($($arg),*, first),
+                4 if max >= 4 => $f::<$S, $E, 4>($($arg),*, first),
+                5 if max >= 5 => $f::<$S, $E, 5>($($arg),*, first),
+                6 if max >= 6 => $f::<$S, $E, 6>($($arg),*, first),
                 rows => unreachable!("{rows} queries in a register tile"),
             }
             first += rows;
@@ -47,21 +55,21 @@ pub(super) struct Queries<'a> {
 
 /// `scores[r][16 i + j] = query r · key j of strip first + i`, for all the strips.
 #[inline(always)]
-pub(super) fn score<S: Simd>(
+pub(super) fn score<S: Simd, E: Stored>(
     s: S,
     queries: Queries<'_>,
-    keys: &[Strip<'_>],
+    keys: &[Strip<'_, E>],
     first_strip: usize,
     scores: &mut Scores,
 ) {
-    for_tiles!(S, queries.rows, score_rows(s, queries, keys, first_strip, scores));
+    for_tiles!(S, E, queries.rows, score_rows(s, queries, keys, first_strip, scores));
 }
 
 #[inline(always)]
-fn score_rows<S: Simd, const R: usize>(
+fn score_rows<S: Simd, E: Stored, const R: usize>(
     s: S,
     queries: Queries<'_>,
-    keys: &[Strip<'_>],
+    keys: &[Strip<'_, E>],
     first_strip: usize,
     scores: &mut Scores,
     first_row: usize,
@@ -72,28 +80,28 @@ fn score_rows<S: Simd, const R: usize>(
         let (keys, first_strip) = (&keys[done..], first_strip + done);
         done += match keys.len() {
             4.. if S::ACCUMULATORS >= 4 * R => {
-                score_tile::<S, R, 4>(s, queries, first_row, keys, first_strip, scores)
+                score_tile::<S, E, R, 4>(s, queries, first_row, keys, first_strip, scores)
             }
             2.. if (2 * R..4 * R).contains(&S::ACCUMULATORS) => {
-                score_tile::<S, R, 2>(s, queries, first_row, keys, first_strip, scores)
+                score_tile::<S, E, R, 2>(s, queries, first_row, keys, first_strip, scores)
             }
-            _ => score_tile::<S, R, 1>(s, queries, first_row, keys, first_strip, scores),
+            _ => score_tile::<S, E, R, 1>(s, queries, first_row, keys, first_strip, scores),
         };
     }
 }
 
 /// `N` strips at once; returns `N`.
 #[inline(always)]
-fn score_tile<S: Simd, const R: usize, const N: usize>(
+fn score_tile<S: Simd, E: Stored, const R: usize, const N: usize>(
     s: S,
     queries: Queries<'_>,
     first_row: usize,
-    keys: &[Strip<'_>],
+    keys: &[Strip<'_, E>],
     first_strip: usize,
     scores: &mut [[f32; TILE_KEYS]],
 ) -> usize {
     // Known to the compiler where all rows fit in a tile, which saves it a pointer a row.
-    let stride = if S::ACCUMULATORS >= MAX_QUERIES { R } else { queries.rows };
+    let stride = if max_queries::<S, E>() == MAX_QUERIES { R } else { queries.rows };
     let head_dim = queries.elements.len() / stride;
     let keys = keys.first_chunk::<N>().expect("the caller has as many strips");
     keys.iter().for_each(|strip| strip.check(head_dim, LANES));
@@ -103,7 +111,7 @@ fn score_tile<S: Simd, const R: usize, const N: usize>(
         let mut k = [s.zero(); N];
         for n in 0..N {
             // SAFETY: the strip was checked to have `head_dim` rows of a vector.
-            k[n] = s.load(unsafe { keys[n].vector(d, 0) });
+            k[n] = E::decode_lanes(s, unsafe { keys[n].vector(d, 0) });
         }
         for r in 0..R {
             // SAFETY: there are `head_dim` times `stride` elements, and the row is below `stride`.
@@ -124,7 +132,7 @@ fn score_tile<S: Simd, const R: usize, const N: usize>(
 
 /// Arguments of [`weigh`].
 #[derive(Clone, Copy)]
-pub(super) struct Weigh<'a> {
+pub(super) struct Weigh<'a, E> {
     /// Weights by query and key of the tile.
     pub(super) weights: &'a Scores,
     /// What the sums so far are multiplied by, one a query.
@@ -134,21 +142,21 @@ pub(super) struct Weigh<'a> {
     /// ... to that have a weight.
     pub(super) end: usize,
     /// All strips of the tile.
-    pub(super) values: &'a [Strip<'a>],
+    pub(super) values: &'a [Strip<'a, E>],
 }
 
 /// `sums[r] = rescale[r] · sums[r] + Σ weights[r][j] · values[j]`; `sums` holds rows of `padded_dim`, a
 /// multiple of the lanes, one a query.
 #[inline(always)]
-pub(super) fn weigh<S: Simd>(s: S, args: Weigh<'_>, sums: &mut [f32], padded_dim: usize) {
+pub(super) fn weigh<S: Simd, E: Stored>(s: S, args: Weigh<'_, E>, sums: &mut [f32], padded_dim: usize) {
     let rows = sums.len() / padded_dim;
-    for_tiles!(S, rows, weigh_rows(s, args, sums, padded_dim));
+    for_tiles!(S, E, rows, weigh_rows(s, args, sums, padded_dim));
 }
 
 #[inline(always)]
-fn weigh_rows<S: Simd, const R: usize>(
+fn weigh_rows<S: Simd, E: Stored, const R: usize>(
     s: S,
-    args: Weigh<'_>,
+    args: Weigh<'_, E>,
     sums: &mut [f32],
     padded_dim: usize,
     first_row: usize,
@@ -158,12 +166,12 @@ fn weigh_rows<S: Simd, const R: usize>(
         let left = (padded_dim - column) / LANES;
         let done = match left {
             4.. if S::ACCUMULATORS >= 4 * R => {
-                weigh_tile::<S, R, 4>(s, args, sums, padded_dim, first_row, column)
+                weigh_tile::<S, E, R, 4>(s, args, sums, padded_dim, first_row, column)
             }
             2.. if (2 * R..4 * R).contains(&S::ACCUMULATORS) => {
-                weigh_tile::<S, R, 2>(s, args, sums, padded_dim, first_row, column)
+                weigh_tile::<S, E, R, 2>(s, args, sums, padded_dim, first_row, column)
             }
-            _ => weigh_tile::<S, R, 1>(s, args, sums, padded_dim, first_row, column),
+            _ => weigh_tile::<S, E, R, 1>(s, args, sums, padded_dim, first_row, column),
         };
         column += done * LANES;
     }
@@ -171,9 +179,9 @@ fn weigh_rows<S: Simd, const R: usize>(
 
 /// `C` vectors of columns at once; returns `C`.
 #[inline(always)]
-fn weigh_tile<S: Simd, const R: usize, const C: usize>(
+fn weigh_tile<S: Simd, E: Stored, const R: usize, const C: usize>(
     s: S,
-    args: Weigh<'_>,
+    args: Weigh<'_, E>,
     sums: &mut [f32],
     padded_dim: usize,
     first_row: usize,
@@ -197,7 +205,7 @@ fn weigh_tile<S: Simd, const R: usize, const C: usize>(
             let mut v = [s.zero(); C];
             for c in 0..C {
                 // SAFETY: the strip was checked to have the row and the columns.
-                v[c] = s.load(unsafe { strip.vector(j % LANES, column + c * LANES) });
+                v[c] = E::decode_lanes(s, unsafe { strip.vector(j % LANES, column + c * LANES) });
             }
             for r in 0..R {
                 let weight = s.splat(weights[r][j]);

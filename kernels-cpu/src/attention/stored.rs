@@ -4,10 +4,14 @@ use bytemuck::{Pod, Zeroable};
 use half::{bf16, f16};
 use quire_kernels::convert;
 
+use super::product;
 use crate::lanes::{LANES, Simd};
 
 /// An element as the cache stores it.
-pub(super) trait Stored: Pod {
+pub(super) trait Stored: Pod + Send + Sync {
+    /// Most queries of a register tile: fewer where a vector has to be decoded into another register first.
+    const MAX_QUERIES: usize = 4;
+
     /// Its value; exact.
     fn decode(self) -> f32;
 
@@ -37,6 +41,8 @@ pub(super) struct F8E4M3(u8);
 pub(super) struct F8E5M2(u8);
 
 impl Stored for f32 {
+    const MAX_QUERIES: usize = product::MAX_QUERIES;
+
     #[inline(always)]
     fn decode(self) -> f32 {
         self

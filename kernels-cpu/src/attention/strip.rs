@@ -1,20 +1,24 @@
-//! Sixteen cached tokens of one head as rows of f32.
+//! Sixteen cached tokens of one head.
 
-use crate::lanes::{LANES, Lanes};
+use super::stored::Stored;
+use crate::lanes::LANES;
 
-/// A matrix of f32 whose rows may lie further apart than they are long.
+/// A matrix whose rows may lie further apart than they are long.
 ///
 /// Of keys a row is an element of the head and the columns are the tokens; of values a row is a token and the
 /// columns are the elements, padded to whole vectors.
-#[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Strip<'a> {
-    elements: &'a [f32],
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Strip<'a, E> {
+    elements: &'a [E],
     stride: usize,
 }
 
-impl<'a> Strip<'a> {
+impl<'a, E: Stored> Strip<'a, E> {
+    /// No rows.
+    pub(super) const EMPTY: Self = Self { elements: &[], stride: 0 };
+
     /// Rows that start every `stride` elements.
-    pub(super) fn new(elements: &'a [f32], stride: usize) -> Self {
+    pub(super) fn new(elements: &'a [E], stride: usize) -> Self {
         Self { elements, stride }
     }
 
@@ -31,7 +35,7 @@ impl<'a> Strip<'a> {
     ///
     /// The strip was [checked](Self::check) to have the row and the columns.
     #[inline(always)]
-    pub(super) unsafe fn vector(&self, row: usize, column: usize) -> &'a Lanes {
+    pub(super) unsafe fn vector(&self, row: usize, column: usize) -> &'a [E; LANES] {
         let start = row * self.stride + column;
         debug_assert!(start + LANES <= self.elements.len());
         // SAFETY: the vector lies in the strip, by the caller's promise.

@@ -9,9 +9,12 @@
 
 use std::ops::Range;
 
-use super::cache::{Decoded, KeyTile, RowCache};
+use half::{bf16, f16};
+
+use super::cache::{Decoded, KeyTile, RowCache, Source};
 use super::product::{self, MAX_QUERIES, Queries, Scores, Weigh};
 use super::softmax::Softmax;
+use super::stored::Stored;
 use super::{SPAN_KEYS, TILE_KEYS};
 use crate::Isa;
 use crate::access::{Rows, RowsMut};
@@ -174,16 +177,42 @@ impl Task<'_> {
         decoded: &mut Decoded<'_>,
         state: &mut Softmax<'_>,
     ) {
-        let seen = self.tile.visible(0..self.tile.num_rows());
+        let (cache, head, rows) = (&self.cache, self.tile.kv_head, self.tile.num_rows());
+        let (visible, source) = (self.tile.visible(0..rows), cache.shape.source(isa, rows));
         for start in (span * SPAN_KEYS..(span + 1) * SPAN_KEYS).step_by(TILE_KEYS) {
-            let seen = seen.start.max(start)..seen.end.min(start + TILE_KEYS);
+            let seen = visible.start.max(start)..visible.end.min(start + TILE_KEYS);
             if seen.is_empty() {
                 continue;
             }
-            let keys = &self.cache.tile(isa, self.tile.kv_head, start, seen, decoded);
-            for rows in self.tile.groups() {
-                lanes::run(isa, AttendGroup { tile: self.tile, keys, start, rows, queries, state });
+            match source {
+                Source::F32 => {
+                    self.add_tile::<f32>(isa, start, &cache.tile(head, start, seen), queries, state)
+                }
+                Source::F16 => {
+                    self.add_tile::<f16>(isa, start, &cache.tile(head, start, seen), queries, state)
+                }
+                Source::BF16 => {
+                    self.add_tile::<bf16>(isa, start, &cache.tile(head, start, seen), queries, state)
+                }
+                Source::Decoded => {
+                    let keys = cache.decoded_tile(isa, head, start, seen, decoded);
+                    self.add_tile(isa, start, &keys, queries, state);
+                }
             }
+        }
+    }
+
+    /// Adds what the queries see in a tile of keys.
+    fn add_tile<E: Stored>(
+        &self,
+        isa: Isa,
+        start: usize,
+        keys: &KeyTile<'_, E>,
+        queries: &[f32],
+        state: &mut Softmax<'_>,
+    ) {
+        for rows in self.tile.groups() {
+            lanes::run(isa, AttendGroup { tile: self.tile, keys, start, rows, queries, state });
         }
     }
 
@@ -264,9 +293,9 @@ impl Program for Finish<'_, '_> {
 }
 
 /// Queries of a register tile before a tile of keys.
-struct AttendGroup<'a, 'm> {
+struct AttendGroup<'a, 'm, E> {
     tile: &'a QueryTile,
-    keys: &'a KeyTile<'a>,
+    keys: &'a KeyTile<'a, E>,
     /// Position of the first key.
     start: usize,
     rows: Range<usize>,
@@ -275,7 +304,7 @@ struct AttendGroup<'a, 'm> {
     state: &'a mut Softmax<'m>,
 }
 
-impl AttendGroup<'_, '_> {
+impl<E> AttendGroup<'_, '_, E> {
     /// The keys, counted from the first one of the tile, that some of the queries see between them.
     fn seen(&self, rows: Range<usize>) -> Range<usize> {
         let visible = self.tile.visible(rows);
@@ -284,7 +313,7 @@ impl AttendGroup<'_, '_> {
     }
 }
 
-impl Program for AttendGroup<'_, '_> {
+impl<E: Stored> Program for AttendGroup<'_, '_, E> {
     type Output = ();
 
     #[inline(always)]
