@@ -80,6 +80,11 @@ impl<E: Element> Layout for Dense<E> {
         false
     }
 
+    /// Gathering a panel costs as much as multiplying it with a group or two; few rows take four groups at once.
+    fn grain(&self, num_tokens: usize) -> usize {
+        if num_tokens >= 12 { 8 } else { 4 }
+    }
+
     fn group_bytes(&self, columns: usize) -> usize {
         columns * LANES * size_of::<E::Bits>()
     }
@@ -172,8 +177,12 @@ impl<E: Element> Multiply<'_, E> {
         while tokens.len() >= R {
             let first = tokens.start;
             let rows: [&[f32]; R] = array::from_fn(|r| self.task.x.row(first + r));
-            panel.clear();
-            panel.extend((0..self.task.columns).map(|k| rows.map(|row| row[k])));
+            panel.resize(self.task.columns, [0.0; R]);
+            for (r, row) in rows.into_iter().enumerate() {
+                for (column, x) in panel.iter_mut().zip(row) {
+                    column[r] = *x;
+                }
+            }
             let mut group = self.task.groups.start;
             while self.task.groups.end - group >= G {
                 self.put(s, first, group, panel_tile::<S, E, R, G>(s, self.weights(group), &panel));

@@ -25,6 +25,9 @@ pub(super) trait Layout: Send + Sync {
     /// Bytes of a group.
     fn group_bytes(&self, columns: usize) -> usize;
 
+    /// How many groups a task should have, or a multiple of it, for so many rows.
+    fn grain(&self, num_tokens: usize) -> usize;
+
     /// Packs up to 16 rows into zeroed bytes.
     fn pack(&self, isa: Isa, source: &SourceRows<'_>, group: &mut [u8]);
 

@@ -1,4 +1,27 @@
-//! Linear layers.
+//! Linear layers: `y = x Wᵀ + b` for dense and block-quantized weights.
+//!
+//! Packing interleaves sixteen rows of a weight into a group ([`layout`]), so that a lane of a vector is an output and
+//! the columns are walked in order. Every output is one sum in one order: neither the number of rows, nor the
+//! threads, nor the instruction set change a bit of it. Dense weights ([`dense`]) are widened to f32 exactly;
+//! quantized ones ([`quant`]) are multiplied in integers with activations in 8 bits ([`activation`]), which are
+//! made once for all layers that read them. Merged weights are segments of one layer, each in its own format.
+//!
+//! # What the speed can be
+//!
+//! *Decode* reads every weight once a token. SmolLM2-135M in Q4_1 with its head in Q8_0 has 66 MB of layers and 30 MB
+//! of head: at 25 GB/s of memory a token takes 3.9 ms at least, 260 tokens/s. The arithmetic hides behind that:
+//! 135 M products are 0.26 M blocks of 16 x 32, 13 vector instructions each, two a cycle: 0.6 ms of one core at
+//! 2.9 GHz. Measured with two threads: 24.5 GB/s.
+//!
+//! *Prefill* is arithmetic: 106 M products a token without the head. AVX-512 with VNNI does 512 products of a block in
+//! 8 instructions, and 5 more bring them to f32: 79 products a cycle, 229 a nanosecond and core. Measured: 182 in
+//! Q4_1. A fused multiply-add does 16, two a cycle: 93 a nanosecond; measured 67 in bf16, 70 in f32.
+//!
+//! # How exact the quantized path is
+//!
+//! Against f32 on the golden prompts: mean KL divergence 0.0024 nats and the same best token at 96.9 % of the places
+//! for SmolLM2-135M in Q4_1; 0.0005 nats and 98.8 % for Qwen2.5-Coder-0.5B. Activations in 16 bits would double the
+//! arithmetic for the little that is left.
 
 pub(crate) mod activation;
 mod dense;

@@ -148,9 +148,13 @@ impl<'a> Product<'a> {
 
     /// Units that are worth a claim.
     fn grain(&self) -> usize {
-        let group_bytes = self.layer.segments.iter().map(|segment| segment.group_bytes).max().unwrap_or(0);
-        let products = self.x.len().min(self.token_block) * self.layer.columns * LANES;
-        GRAIN_NS.div_ceil((group_bytes / BYTES_PER_NS + products / PRODUCTS_PER_NS).max(1))
+        let num_tokens = self.x.len().min(self.token_block);
+        let products = num_tokens * self.layer.columns * LANES;
+        let of_segment = |segment: &Segment| {
+            let unit_ns = segment.group_bytes / BYTES_PER_NS + products / PRODUCTS_PER_NS;
+            GRAIN_NS.div_ceil(unit_ns.max(1)).next_multiple_of(segment.layout.grain(num_tokens))
+        };
+        self.layer.segments.iter().map(of_segment).max().unwrap_or(1)
     }
 
     /// Units are in order of their token blocks, then of their groups.

@@ -82,6 +82,10 @@ impl<F: Format> Layout for Blocks<F> {
         true
     }
 
+    fn grain(&self, _: usize) -> usize {
+        1
+    }
+
     fn group_bytes(&self, columns: usize) -> usize {
         Self::scales_bytes(columns) + columns / BLOCK_LEN * size_of::<Block<F>>()
     }
