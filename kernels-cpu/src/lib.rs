@@ -1,4 +1,39 @@
 //! The CPU kernel backend of Quire: SIMD chosen at run time, many threads.
+//!
+//! The crate provides the parts of `quire-kernels` for processors, and depends on nothing else of ours; only the
+//! server, examples and tests name it. It is the default backend, and runs wherever Rust does.
+//!
+//! # Example
+//!
+//! ```
+//! use quire_kernels::{DType, HostWeight};
+//! use quire_kernels_cpu::{CpuConfig, kernels};
+//!
+//! let kernels = kernels(CpuConfig { threads: Some(2), ..CpuConfig::default() })?;
+//! let weight: Vec<u8> = [1.0f32, 0.0, 0.0, 0.0, 2.0, 0.0].iter().flat_map(|w| w.to_le_bytes()).collect();
+//! let weight =
+//!     HostWeight { name: "w", dtype: DType::F32, rows: 2, columns: 3, data: &weight, bias: Some(&[0.5, 0.0]) };
+//! let layer = kernels.linear().pack(&[weight])?;
+//!
+//! let mut ctx = kernels.step_ctx(kernels.linear().activation_bytes(1, 3))?;
+//! let x = kernels.upload(DType::F32, &[1, 3], &[3.0f32, 4.0, 5.0])?;
+//! let y = kernels.upload(DType::F32, &[1, 2], &[0.0f32; 2])?;
+//! let x = kernels.linear().activation(&mut ctx, &x)?;
+//! layer.forward(&mut ctx, &x, &y)?;
+//! assert_eq!(ctx.read(&y)?.wait_as::<f32>()?, [3.5, 8.0]);
+//! # Ok::<(), quire_kernels::Error>(())
+//! ```
+//!
+//! # Invariants
+//!
+//! - A result depends on its own row alone, bit for bit: not on the other rows, the threads, or the instruction
+//!   set. Every sum has one order, and products are fused everywhere.
+//! - An operation has run when its call returns, and one runs at a time on a device: a session holds the
+//!   threads and the bytes of all buffers.
+//! - No safe caller can make tensors alias: a session checks each operation's tensors before it makes slices of them.
+//! - Activations are f32; weights stay at about the size that they have in their file.
+//! - A thread that has lost its processor delays only what it has claimed, and a panic in one becomes a panic of
+//!   the caller after all have stopped.
 #![allow(unsafe_code)]
 
 mod access;
