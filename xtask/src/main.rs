@@ -12,6 +12,7 @@ mod peer;
 mod process;
 mod startup;
 mod test;
+mod wheel;
 
 use std::process::ExitCode;
 
@@ -38,8 +39,8 @@ enum Command {
     Golden(golden::Options),
     /// Measure whole runs of the engine, alone or in turn with a peer
     Bench(bench::Options),
-    /// Compile the CUDA kernels
-    BuildKernels,
+    /// Compile the CUDA kernels, which nothing else needs nvcc for
+    BuildKernels(kernels::Options),
 }
 
 fn main() -> ExitCode {
@@ -59,6 +60,6 @@ fn run(command: Command) -> Result<()> {
         Command::FetchModels => fetch::all().map(drop),
         Command::Golden(options) => golden::run(&options),
         Command::Bench(options) => bench::run(&options),
-        Command::BuildKernels => kernels::build(),
+        Command::BuildKernels(options) => kernels::run(&options),
     }
 }

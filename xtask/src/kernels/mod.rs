@@ -1,0 +1,178 @@
+//! `build-kernels`: the CUDA kernels, compiled family by family and target by target.
+//!
+//! What it leaves in `target/kernels-cuda` is what `quire-kernels-cuda` embeds when it is built.
+
+mod build;
+mod driver;
+mod error;
+#[cfg(test)]
+mod fake;
+mod image;
+mod pip;
+mod resources;
+mod source;
+mod target;
+mod toolkit;
+
+use std::path::{Path, PathBuf};
+use std::time::Instant;
+
+pub(crate) use error::Error;
+
+use build::{Row, size};
+use driver::Driver;
+use error::Result;
+use image::Image;
+use source::Family;
+use target::Target;
+use toolkit::{Places, Toolkit};
+
+#[derive(Clone, clap::Args)]
+pub(crate) struct Options {
+    /// What to compile for: sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_120, compute_100 (PTX), or all
+    #[arg(long, value_delimiter = ',', default_value = "all")]
+    pub(crate) arch: Vec<String>,
+    /// `auto` (CUDA_HOME, CUDA_PATH, PATH, /usr/local/cuda, one that pip brought), `pip` (brings one), or its folder
+    #[arg(long, default_value = "auto")]
+    pub(crate) toolkit: PathBuf,
+    /// Print registers, shared memory, stack and spills, and fail where a hot kernel spills
+    #[arg(long)]
+    pub(crate) verify: bool,
+    /// Compilers at once; one a core where not given
+    #[arg(long)]
+    pub(crate) jobs: Option<usize>,
+    /// Where the images go; target/kernels-cuda where not given
+    #[arg(long)]
+    pub(crate) out: Option<PathBuf>,
+    /// Where the .cu files are; kernels-cuda/cuda where not given
+    #[arg(long)]
+    pub(crate) source: Option<PathBuf>,
+    /// Say what would be compiled, and compile nothing
+    #[arg(long)]
+    pub(crate) dry_run: bool,
+    /// Keep line numbers in the images, for profilers and sanitizers
+    #[arg(long)]
+    pub(crate) line_info: bool,
+}
+
+/// Checks everything, then compiles what has changed.
+pub(crate) fn run(options: &Options) -> crate::error::Result<()> {
+    let root = crate::process::root();
+    let source = options.source.clone().unwrap_or_else(|| root.join("kernels-cuda/cuda"));
+    let out = options.out.clone().unwrap_or_else(|| root.join("target/kernels-cuda"));
+    let toolkit = match options.toolkit.to_str() {
+        Some("auto") => Places::of_environment(pip::cached()).find(),
+        Some("pip") => Toolkit::at(&pip::bring()?, "brought by pip"),
+        _ => Toolkit::at(&options.toolkit, "--toolkit"),
+    };
+    let (toolkit, targets, families) = check(options, toolkit, &source)?;
+    eprintln!("nvcc {} at {} ({})", toolkit.release, toolkit.nvcc.display(), toolkit.origin);
+    for warning in
+        Driver::of_this_machine().iter().flat_map(|driver| driver.warnings(toolkit.release, &targets))
+    {
+        eprintln!("warning: {warning}");
+    }
+    Ok(make(options, &toolkit, &targets, &families, &out)?)
+}
+
+/// All that can be wrong before the compiler is called, at once.
+fn check(
+    options: &Options,
+    toolkit: Result<Toolkit>,
+    source: &Path,
+) -> Result<(Toolkit, Vec<Target>, Vec<Family>)> {
+    let targets = Target::parse_list(&options.arch);
+    let families = Family::read_all(source);
+    let version = match (&toolkit, &targets) {
+        (Ok(toolkit), Ok(targets)) => toolkit.check(targets),
+        _ => Ok(()),
+    };
+    let host = host_compiler(&Places::of_environment(None));
+    match (toolkit, targets, families, version, host) {
+        (Ok(toolkit), Ok(targets), Ok(families), Ok(()), Ok(())) => Ok((toolkit, targets, families)),
+        (toolkit, targets, families, version, host) => {
+            let faults = [toolkit.err(), targets.err(), families.err(), version.err(), host.err()];
+            Err(Error::Faults(faults.into_iter().flatten().collect()))
+        }
+    }
+}
+
+/// nvcc reads headers with the machine's own compiler.
+fn host_compiler(places: &Places) -> Result<()> {
+    let named = std::env::var("NVCC_CCBIN").ok().filter(|name| !name.is_empty());
+    let name = named.unwrap_or_else(|| "gcc".to_owned());
+    let is_there = Path::new(&name).exists() || places.program(&name).is_some();
+    if is_there { Ok(()) } else { Err(Error::NoHostCompiler(name)) }
+}
+
+fn make(
+    options: &Options,
+    toolkit: &Toolkit,
+    targets: &[Target],
+    families: &[Family],
+    out: &Path,
+) -> Result<()> {
+    let started = Instant::now();
+    let _lock = build::lock(&out.join("lock"))?;
+    let mut flags = vec!["-std=c++17".to_owned(), "-O3".to_owned()];
+    flags.extend(options.line_info.then(|| "-lineinfo".to_owned()));
+    let pairs = families.iter().flat_map(|family| target::TARGETS.map(|target| (family, target)));
+    let images = pairs.map(|(family, target)| Image::new(family, target, toolkit, &flags, out));
+    let (chosen, others): (Vec<_>, Vec<_>) = images.partition(|image| targets.contains(&image.target));
+    let (mut rows, stale) = build::split(chosen);
+    if options.dry_run {
+        stale.iter().for_each(|image| println!("would compile {}", image.name()));
+        println!("{} of {} images are up to date; nothing was done", rows.len(), rows.len() + stale.len());
+        return Ok(());
+    }
+    build::remove_outdated(out, families, &others)?;
+    if stale.is_empty() {
+        println!("all {} images are up to date: {}", rows.len(), out.display());
+    } else {
+        rows.extend(build::compile(stale, num_jobs(options), out)?);
+        sort(&mut rows);
+        summary(&rows, started, out);
+    }
+    sort(&mut rows);
+    if options.verify {
+        resources::verify(&rows.iter().map(|row| &row.image).collect::<Vec<_>>())
+    } else {
+        Ok(())
+    }
+}
+
+fn num_jobs(options: &Options) -> usize {
+    options.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, Into::into)).max(1)
+}
+
+/// By family, then in the order of the targets.
+fn sort(rows: &mut [Row<'_>]) {
+    let place = |target: &Target| target::TARGETS.iter().position(|known| known == target);
+    rows.sort_by(|a, b| {
+        let names = a.image.family.name.cmp(&b.image.family.name);
+        names.then(place(&a.image.target).cmp(&place(&b.image.target)))
+    });
+}
+
+fn summary(rows: &[Row<'_>], started: Instant, out: &Path) {
+    println!("{:24} {:12} {:>8} {:>10}", "family", "target", "seconds", "bytes");
+    for Row { image, built, is_new } in rows {
+        let note = if *is_new { "" } else { "  up to date" };
+        println!(
+            "{:24} {:12} {:>8.1} {:>10}{note}",
+            image.family.name, image.target.name, built.seconds, built.bytes
+        );
+    }
+    let num_new = rows.iter().filter(|row| row.is_new).count();
+    let bytes = rows.iter().map(|row| row.built.bytes).sum();
+    println!(
+        "{num_new} compiled, {} up to date, {} in {}, {:.1} s",
+        rows.len() - num_new,
+        size(bytes),
+        out.display(),
+        started.elapsed().as_secs_f64()
+    );
+}
+
+#[cfg(test)]
+mod tests;
