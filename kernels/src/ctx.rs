@@ -120,9 +120,10 @@ impl StepCtx {
     pub fn capture(&mut self, f: impl FnOnce(&mut Self) -> Result<()>) -> Result<Option<Box<dyn Graph>>> {
         self.queue.begin_capture()?;
         let outcome = self.step(f);
-        let graph = self.queue.end_capture()?;
+        // A recording that failed half way may not end either; why it failed says more.
+        let graph = self.queue.end_capture();
         outcome?;
-        Ok(graph)
+        graph
     }
 
     /// Enqueues a recorded graph.

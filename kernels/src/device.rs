@@ -64,6 +64,27 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// [`OutOfMemory`](crate::Error::OutOfMemory).
     fn allocate(&self, num_bytes: usize) -> Result<Arc<dyn Buffer>>;
 
+    /// Takes `num_bytes` at once, out of which all later allocations come: after it a device with memory of its
+    /// own takes none, and what the plan has no room for is refused. A device whose memory is the process's does
+    /// nothing. A second call replaces a reservation in which nothing lives.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfMemory`](crate::Error::OutOfMemory).
+    fn reserve(&self, num_bytes: usize) -> Result<()> {
+        let _ = num_bytes;
+        Ok(())
+    }
+
+    /// Gives back what only loading needed: buffers that copies of weights go through, say.
+    fn finish_loading(&self) {}
+
+    /// How many calls of [`allocate`](Self::allocate) there were, on a device that counts them: what a test
+    /// compares that wants to see that steps allocate nothing.
+    fn num_allocations(&self) -> u64 {
+        0
+    }
+
     /// A new queue.
     ///
     /// # Errors

@@ -44,7 +44,7 @@ pub enum BackendError {
 ///
 /// ```
 /// let mut backends = quire::BackendRegistry::default();
-/// backends.register("mine", |_| quire_kernels_cuda::kernels(0));
+/// backends.register("mine", |_| quire_kernels_cuda::kernels(quire_kernels_cuda::CudaConfig::default()));
 /// assert_eq!(backends.names().collect::<Vec<_>>(), ["cpu", "cuda", "mine"]);
 /// ```
 pub struct BackendRegistry {
@@ -56,7 +56,7 @@ impl Default for BackendRegistry {
     fn default() -> Self {
         let mut registry = Self { constructors: BTreeMap::new() };
         registry.register("cpu", cpu_kernels);
-        registry.register("cuda", |_| quire_kernels_cuda::kernels(0));
+        registry.register("cuda", |_| quire_kernels_cuda::kernels(quire_kernels_cuda::CudaConfig::default()));
         registry
     }
 }

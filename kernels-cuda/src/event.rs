@@ -1,0 +1,73 @@
+//! Points in a stream that the host can wait for.
+
+use std::ptr::null_mut;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use quire_kernels::Result;
+
+use crate::context::Context;
+use crate::ffi::{self, CUevent, CUstream};
+
+/// How long a wait asks again and again before it goes to sleep: waking up takes longer than what is usually
+/// missing when somebody waits.
+const SPIN: Duration = Duration::from_micros(100);
+
+/// A point in a stream.
+pub(crate) struct Event {
+    context: Arc<Context>,
+    raw: CUevent,
+}
+
+// SAFETY: a handle of the driver, which may be used from any thread.
+unsafe impl Send for Event {}
+
+impl Event {
+    /// An event that is not recorded yet, hence over.
+    pub(crate) fn new(context: &Arc<Context>) -> Result<Self> {
+        context.bind()?;
+        let mut raw = null_mut();
+        let flags = ffi::EVENT_BLOCKING_SYNC | ffi::EVENT_DISABLE_TIMING;
+        // SAFETY: a handle is written.
+        context.check("cuEventCreate", unsafe { ffi::cuEventCreate(&mut raw, flags) })?;
+        Ok(Self { context: context.clone(), raw })
+    }
+
+    /// Records everything that was enqueued on the stream so far; the context is current.
+    pub(crate) fn record(&self, stream: CUstream) -> Result<()> {
+        // SAFETY: both are handles of this context.
+        self.context.check("cuEventRecord", unsafe { ffi::cuEventRecord(self.raw, stream) })
+    }
+
+    /// Whether everything recorded is done.
+    pub(crate) fn is_over(&self) -> Result<bool> {
+        // SAFETY: the event lives.
+        match unsafe { ffi::cuEventQuery(self.raw) } {
+            ffi::NOT_READY => Ok(false),
+            code => self.context.check("cuEventQuery", code).map(|()| true),
+        }
+    }
+
+    /// Waits until everything recorded is done, on any thread. A lost device ends the wait with its error.
+    pub(crate) fn wait(&self) -> Result<()> {
+        self.context.bind()?;
+        let start = Instant::now();
+        while start.elapsed() < SPIN {
+            if self.is_over()? {
+                return Ok(());
+            }
+            std::hint::spin_loop();
+        }
+        // SAFETY: the event lives.
+        self.context.check("cuEventSynchronize", unsafe { ffi::cuEventSynchronize(self.raw) })
+    }
+}
+
+impl Drop for Event {
+    fn drop(&mut self) {
+        if self.context.bind().is_ok() {
+            // SAFETY: nobody else has the handle; the driver keeps what is still pending.
+            unsafe { ffi::cuEventDestroy_v2(self.raw) };
+        }
+    }
+}

@@ -1,0 +1,232 @@
+//! The queue: a stream, and the pinned memory that feeds it.
+
+use std::any::Any;
+use std::sync::Arc;
+
+use cust::stream::{Stream, StreamFlags};
+use quire_kernels::{Error, Graph, Queue, Readback, Result, Tensor};
+
+use crate::context::Context;
+use crate::copy::{CopyKernels, RowCopies};
+use crate::event::Event;
+use crate::ffi::{self, CUstream};
+use crate::graph::{CudaGraph, Recording};
+use crate::launch::{Grid, enqueue};
+use crate::memory::address;
+use crate::module::{Kernel, Modules};
+use crate::pinned::{PinnedBlock, PinnedPool};
+use crate::readback::CudaRead;
+use crate::staging::Ring;
+
+/// Pinned bytes on their way to the device, at most.
+const RING_BYTES: usize = 4 << 20;
+
+/// What queues share with their device.
+pub(crate) struct QueueParts {
+    pub(crate) context: Arc<Context>,
+    pub(crate) pinned: Arc<PinnedPool>,
+    pub(crate) modules: Arc<Modules>,
+    pub(crate) copies: CopyKernels,
+}
+
+/// An ordered run of work: a stream that waits for no other.
+pub(crate) struct CudaQueue {
+    parts: Arc<QueueParts>,
+    stream: Stream,
+    staging: Option<Staging>,
+    in_step: bool,
+    is_recording: bool,
+}
+
+/// Pinned memory that writes go through, made at the first write.
+struct Staging {
+    block: PinnedBlock,
+    ring: Ring<Event>,
+    /// Events that are over.
+    spare: Vec<Event>,
+}
+
+impl CudaQueue {
+    pub(crate) fn new(parts: Arc<QueueParts>) -> Result<Self> {
+        parts.context.bind()?;
+        let stream = Stream::new(StreamFlags::NON_BLOCKING, None)
+            .map_err(|error| parts.context.failed("cuStreamCreateWithPriority", error))?;
+        Ok(Self { parts, stream, staging: None, in_step: false, is_recording: false })
+    }
+
+    /// The stream, for what is enqueued on it directly. The context is current on this thread.
+    pub(crate) fn stream(&mut self) -> Result<CUstream> {
+        self.parts.context.bind()?;
+        Ok(self.stream.as_inner())
+    }
+
+    /// Enqueues a kernel.
+    ///
+    /// # Safety
+    ///
+    /// As [`crate::launch::launch`].
+    pub(crate) unsafe fn launch_kernel<P: Copy>(
+        &mut self,
+        kernel: &Kernel,
+        grid: Grid,
+        params: &P,
+    ) -> Result<()> {
+        if grid.blocks.contains(&0) {
+            return Ok(());
+        }
+        let stream = self.stream()?;
+        // SAFETY: as the caller promises.
+        let code = unsafe { enqueue(stream, kernel, grid, params) };
+        self.parts.context.check("cuLaunchKernelEx", code)
+    }
+
+    /// Puts bytes where the device can fetch them and returns their address, for it and for the host.
+    /// At most [`Ring::max_run_bytes`].
+    fn stage(&mut self, bytes: &[u8]) -> Result<*mut u8> {
+        let stream = self.stream()?;
+        let staging = match &mut self.staging {
+            Some(staging) => staging,
+            none => none.insert(Staging::new(&self.parts.pinned)?),
+        };
+        staging.put(&self.parts.context, stream, bytes)
+    }
+
+    fn not_in_step(&self, operation: &'static str, is_in_step: bool) -> Result<()> {
+        if is_in_step { Err(Error::NotInStep { operation }) } else { Ok(()) }
+    }
+}
+
+impl Staging {
+    fn new(pinned: &PinnedPool) -> Result<Self> {
+        let block = pinned.take(RING_BYTES)?;
+        let ring = Ring::new(block.num_bytes());
+        Ok(Self { block, ring, spare: Vec::new() })
+    }
+
+    fn put(&mut self, context: &Arc<Context>, stream: CUstream, bytes: &[u8]) -> Result<*mut u8> {
+        if self.ring.wants_fence() {
+            self.fence(context, stream)?;
+        }
+        let start = loop {
+            if let Some(start) = self.ring.take(bytes.len()) {
+                break start;
+            }
+            self.make_room(context, stream)?;
+        };
+        // SAFETY: the ring lies in the block, and the device is done with these bytes.
+        unsafe {
+            let target = self.block.start().add(start);
+            target.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
+            Ok(target)
+        }
+    }
+
+    fn make_room(&mut self, context: &Arc<Context>, stream: CUstream) -> Result<()> {
+        let Some((mark, event)) = self.ring.oldest_fence() else {
+            return self.fence(context, stream);
+        };
+        event.wait()?;
+        self.ring.release(mark);
+        self.spare.push(event);
+        Ok(())
+    }
+
+    fn fence(&mut self, context: &Arc<Context>, stream: CUstream) -> Result<()> {
+        let event = self.spare.pop().map_or_else(|| Event::new(context), Ok)?;
+        event.record(stream)?;
+        self.ring.fence(event);
+        Ok(())
+    }
+}
+
+impl Queue for CudaQueue {
+    fn write(&mut self, dst: &Tensor, bytes: &[u8]) -> Result<()> {
+        self.not_in_step("write from the host", self.is_recording)?;
+        assert!(dst.is_contiguous() && dst.span_bytes() == bytes.len(), "bytes for {dst:?}");
+        let mut target = address(dst);
+        let stream = self.stream()?;
+        for piece in bytes.chunks(RING_BYTES / 4) {
+            let source = self.stage(piece)?;
+            // SAFETY: the target lies in the tensor; the source stays as it is until a fence behind it is over.
+            let code = unsafe { ffi::cuMemcpyHtoDAsync_v2(target, source.cast(), piece.len(), stream) };
+            self.parts.context.check("cuMemcpyHtoDAsync", code)?;
+            target += piece.len() as u64;
+        }
+        Ok(())
+    }
+
+    fn read(&mut self, src: &Tensor) -> Result<Readback> {
+        self.not_in_step("read back", self.in_step || self.is_recording)?;
+        assert!(src.is_contiguous(), "{src:?} is not contiguous");
+        let num_bytes = src.span_bytes();
+        if num_bytes == 0 {
+            return Ok(Readback::ready(Vec::new()));
+        }
+        let stream = self.stream()?;
+        let context = &self.parts.context;
+        let (event, block) = (Event::new(context)?, self.parts.pinned.take(num_bytes)?);
+        let target = block.start().cast();
+        // SAFETY: the tensor lies in its buffer, the block is as long and nobody else's until the event is over.
+        let code = unsafe { ffi::cuMemcpyDtoHAsync_v2(target, address(src), num_bytes, stream) };
+        context.check("cuMemcpyDtoHAsync", code)?;
+        event.record(stream)?;
+        Ok(Readback::new(Box::new(CudaRead::new(self.parts.pinned.clone(), block, event, num_bytes))))
+    }
+
+    fn copy_rows(&mut self, tensor: &Tensor, pairs: &[(u32, u32)]) -> Result<()> {
+        self.not_in_step("copy rows", self.is_recording)?;
+        let rows = RowCopies::of(tensor, pairs);
+        let kernel = self.parts.copies.rows.clone();
+        for pairs in pairs.chunks(RowCopies::MAX_PAIRS) {
+            let flat: Vec<[u32; 2]> = pairs.iter().map(|&(from, to)| [from, to]).collect();
+            let staged = self.stage(bytemuck::cast_slice(&flat))?;
+            let (grid, params) = rows.launch(staged as u64, pairs.len());
+            // SAFETY: the rows were checked to lie in the tensor, and the pairs stay where they are until a
+            // fence behind the kernel is over.
+            unsafe { self.launch_kernel(&kernel, grid, &params)? };
+        }
+        Ok(())
+    }
+
+    fn set_in_step(&mut self, in_step: bool) {
+        self.in_step = in_step;
+    }
+
+    fn begin_capture(&mut self) -> Result<()> {
+        let stream = self.stream()?;
+        Recording::begin(&self.parts.context, stream)?;
+        self.is_recording = true;
+        Ok(())
+    }
+
+    fn end_capture(&mut self) -> Result<Option<Box<dyn Graph>>> {
+        let stream = self.stream()?;
+        self.is_recording = false;
+        let recording = Recording::end(&self.parts.context, stream)?;
+        let graph = CudaGraph::new(&self.parts.context, &self.parts.modules, recording, stream)?;
+        Ok(Some(Box::new(graph)))
+    }
+
+    fn launch(&mut self, graph: &dyn Graph) -> Result<()> {
+        let graph: &CudaGraph = (graph as &dyn Any).downcast_ref().expect("a graph of a CUDA device");
+        let stream = self.stream()?;
+        graph.launch(stream)
+    }
+
+    fn synchronize(&mut self) -> Result<()> {
+        let stream = self.stream()?;
+        // SAFETY: the stream lives.
+        let code = unsafe { ffi::cuStreamSynchronize(stream) };
+        self.parts.context.check("cuStreamSynchronize", code)
+    }
+}
+
+impl Drop for CudaQueue {
+    fn drop(&mut self) {
+        // The device may still read the ring and write what nobody waits for. A lost device does neither.
+        let _ = self.synchronize();
+        if let Some(staging) = self.staging.take() {
+            self.parts.pinned.give(staging.block, None);
+        }
+    }
+}
