@@ -16,11 +16,18 @@ const BLOCK_BYTES: usize = 16 << 10;
 /// The kernels of the family `copy`.
 pub(crate) struct CopyKernels {
     pub(crate) rows: Kernel,
+    pub(crate) writes: Kernel,
+    /// Fails the device.
+    pub(crate) fault: Kernel,
 }
 
 impl CopyKernels {
     pub(crate) fn load(modules: &Modules) -> Result<Self, Error> {
-        Ok(Self { rows: modules.kernel("copy", "copy_rows")? })
+        Ok(Self {
+            rows: modules.kernel("copy", "copy_rows")?,
+            writes: modules.kernel("copy", "copy_writes")?,
+            fault: modules.kernel("copy", "copy_fault")?,
+        })
     }
 }
 
@@ -74,5 +81,92 @@ impl RowCopies {
         };
         let (row_bytes, stride_bytes) = (self.row_bytes as u64, self.stride_bytes as u64);
         (grid, CopyRowsParams { rows: self.rows, pairs, row_bytes, stride_bytes })
+    }
+}
+
+/// One of [`SmallWrites`], `Write` of `cuda/copy.cu`.
+#[repr(C)]
+#[derive(Clone, Copy, Debug, Default)]
+struct SmallWrite {
+    to: u64,
+    from: u64,
+    num_bytes: u64,
+}
+
+/// `CopyWritesParams` of `cuda/copy.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+pub(crate) struct CopyWritesParams {
+    writes: [SmallWrite; SmallWrites::MAX_WRITES],
+}
+
+/// Writes that wait to be done by one kernel. No two write the same byte, since the kernel does them in any order.
+#[derive(Debug, Default)]
+pub(crate) struct SmallWrites {
+    writes: [SmallWrite; SmallWrites::MAX_WRITES],
+    num_writes: usize,
+}
+
+impl SmallWrites {
+    /// Writes of one kernel.
+    pub(crate) const MAX_WRITES: usize = 32;
+
+    /// Bytes of a write at most. The device reads them from the host through its processors, which is the fastest
+    /// way for a few bytes only.
+    pub(crate) const MAX_BYTES: usize = 32 << 10;
+
+    /// Bytes that a block of `copy_writes` does.
+    const BLOCK_BYTES: usize = 16 * THREADS as usize;
+
+    /// Whether the write may be done together with those that wait.
+    pub(crate) fn takes(&self, to: u64, num_bytes: usize) -> bool {
+        let end = to + num_bytes as u64;
+        let is_apart = |write: &SmallWrite| end <= write.to || write.to + write.num_bytes <= to;
+        self.num_writes < Self::MAX_WRITES && self.writes[..self.num_writes].iter().all(is_apart)
+    }
+
+    /// Adds a write that [`takes`](Self::takes) has let in, from an address that the device reads.
+    pub(crate) fn push(&mut self, to: u64, from: u64, num_bytes: usize) {
+        self.writes[self.num_writes] = SmallWrite { to, from, num_bytes: num_bytes as u64 };
+        self.num_writes += 1;
+    }
+
+    /// The launch that does all that wait, if any do; none waits any more.
+    pub(crate) fn take(&mut self) -> Option<(Grid, CopyWritesParams)> {
+        let writes = &self.writes[..self.num_writes];
+        let longest = writes.iter().map(|write| write.num_bytes).max()?;
+        let parts = (longest as usize).div_ceil(Self::BLOCK_BYTES);
+        let blocks = [self.num_writes as u32, parts as u32, 1];
+        self.num_writes = 0;
+        let grid = Grid { blocks, threads: THREADS, shared_bytes: 0, overlaps: false };
+        Some((grid, CopyWritesParams { writes: self.writes }))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writes_wait_together_until_two_touch_or_there_are_too_many() {
+        let mut writes = SmallWrites::default();
+        assert!(writes.take().is_none());
+        for i in 0..SmallWrites::MAX_WRITES as u64 {
+            assert!(writes.takes(i * 100, 100));
+            writes.push(i * 100, 0, 100);
+            assert!(!writes.takes(i * 100 + 99, 1) && !writes.takes(0, 1 << 20));
+        }
+        assert!(!writes.takes(1 << 40, 1), "there is no room");
+        let (grid, _) = writes.take().unwrap();
+        assert_eq!(grid.blocks, [SmallWrites::MAX_WRITES as u32, 1, 1]);
+        assert!(writes.takes(0, 1) && writes.take().is_none());
+    }
+
+    #[test]
+    fn the_grid_covers_the_longest_write() {
+        let mut writes = SmallWrites::default();
+        writes.push(0, 0, 1);
+        writes.push(1 << 20, 0, SmallWrites::BLOCK_BYTES + 1);
+        assert_eq!(writes.take().unwrap().0.blocks, [2, 2, 1]);
     }
 }

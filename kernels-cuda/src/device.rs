@@ -7,10 +7,11 @@ use quire_kernels::{Buffer, DType, Device, DeviceId, DeviceInfo, Queue, Result, 
 
 use crate::context::Context;
 use crate::copy::CopyKernels;
-use crate::memory::DeviceMemory;
+use crate::memory::{DeviceMemory, address};
 use crate::module::{Kernel, Modules};
 use crate::pinned::PinnedPool;
 use crate::queue::{CudaQueue, QueueParts};
+use crate::upload::Uploader;
 use crate::{CudaConfig, Error};
 
 /// Name of the backend.
@@ -36,6 +37,7 @@ impl CudaDevice {
         let parts = Arc::new(QueueParts {
             pinned: Arc::new(PinnedPool::new(&context)),
             copies: CopyKernels::load(&modules)?,
+            uploader: Uploader::new(&context),
             modules,
             context: context.clone(),
         });
@@ -85,11 +87,11 @@ impl CudaDevice {
         self.context.bind()
     }
 
-    /// Copies bytes to a contiguous tensor and waits; for loading.
+    /// Copies bytes to a contiguous tensor that no work under way uses, and waits; for loading.
     pub(crate) fn upload(&self, dst: &Tensor, bytes: &[u8]) -> Result<()> {
-        let mut queue = self.queue()?;
-        queue.write(dst, bytes)?;
-        queue.synchronize()
+        assert!(dst.is_contiguous() && dst.span_bytes() == bytes.len(), "bytes for {dst:?}");
+        // SAFETY: the tensor lies in its buffer, which is a live one.
+        unsafe { self.parts.uploader.upload(address(dst), bytes) }
     }
 }
 
@@ -123,6 +125,11 @@ impl Device for CudaDevice {
 
     fn reserve(&self, num_bytes: usize) -> Result<()> {
         self.memory.reserve(num_bytes)
+    }
+
+    fn finish_loading(&self) {
+        self.parts.uploader.release();
+        self.parts.pinned.release();
     }
 
     fn num_allocations(&self) -> u64 {

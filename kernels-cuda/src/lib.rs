@@ -62,7 +62,11 @@ mod staging;
 #[cfg(feature = "cuda")]
 mod status;
 #[cfg(feature = "cuda")]
+pub mod testing;
+#[cfg(feature = "cuda")]
 mod trampoline;
+#[cfg(feature = "cuda")]
+mod upload;
 
 use quire_kernels::{DType, Kernels};
 

@@ -76,16 +76,17 @@ impl PinnedPool {
         Self { context: context.clone(), idle: Mutex::new(Vec::new()) }
     }
 
-    /// A block of at least `num_bytes` that the device does not use.
-    pub(crate) fn take(&self, num_bytes: usize) -> Result<PinnedBlock> {
+    /// A block of at least `num_bytes` that the device does not use, and perhaps an event to use again.
+    pub(crate) fn take(&self, num_bytes: usize) -> Result<(PinnedBlock, Option<Event>)> {
         let num_bytes = num_bytes.max(MIN_BYTES).checked_next_power_of_two();
         let num_bytes = num_bytes.ok_or_else(|| self.context.out_of_memory(usize::MAX, 0))?;
-        let idle = self.take_idle(num_bytes);
-        match idle {
-            Some(Idle { block, last_use: Some(event) }) => event.wait().map(|()| block),
-            Some(Idle { block, last_use: None }) => Ok(block),
-            None => PinnedBlock::new(&self.context, num_bytes),
+        let Some(Idle { block, last_use }) = self.take_idle(num_bytes) else {
+            return Ok((PinnedBlock::new(&self.context, num_bytes)?, None));
+        };
+        if let Some(event) = &last_use {
+            event.wait()?;
         }
+        Ok((block, last_use))
     }
 
     /// Gives a block back; the device may use it until the event is over.
@@ -93,9 +94,24 @@ impl PinnedPool {
         self.idle.lock().push(Idle { block, last_use });
     }
 
+    /// Frees the blocks that are idle now.
+    pub(crate) fn release(&self) {
+        let idle = std::mem::take(&mut *self.idle.lock());
+        for Idle { last_use, .. } in &idle {
+            // What a lost device was to do, it does no more.
+            let _ = last_use.as_ref().map(Event::wait);
+        }
+    }
+
     fn take_idle(&self, num_bytes: usize) -> Option<Idle> {
         let mut idle = self.idle.lock();
         let place = idle.iter().position(|entry| entry.block.num_bytes() == num_bytes)?;
         Some(idle.swap_remove(place))
+    }
+}
+
+impl Drop for PinnedPool {
+    fn drop(&mut self) {
+        self.release();
     }
 }

@@ -7,7 +7,7 @@ use cust::stream::{Stream, StreamFlags};
 use quire_kernels::{Error, Graph, Queue, Readback, Result, Tensor};
 
 use crate::context::Context;
-use crate::copy::{CopyKernels, RowCopies};
+use crate::copy::{CopyKernels, RowCopies, SmallWrites};
 use crate::event::Event;
 use crate::ffi::{self, CUstream};
 use crate::graph::{CudaGraph, Recording};
@@ -17,6 +17,7 @@ use crate::module::{Kernel, Modules};
 use crate::pinned::{PinnedBlock, PinnedPool};
 use crate::readback::CudaRead;
 use crate::staging::Ring;
+use crate::upload::{self, Uploader};
 
 /// Pinned bytes on their way to the device, at most.
 const RING_BYTES: usize = 4 << 20;
@@ -27,13 +28,19 @@ pub(crate) struct QueueParts {
     pub(crate) pinned: Arc<PinnedPool>,
     pub(crate) modules: Arc<Modules>,
     pub(crate) copies: CopyKernels,
+    pub(crate) uploader: Uploader,
 }
 
 /// An ordered run of work: a stream that waits for no other.
+///
+/// Small writes are not enqueued one by one: they wait, in pinned memory, for the next work of another kind, and
+/// one kernel before it does them all. A step's metadata comes as a dozen of them, and each copy of its own would
+/// cost the host and the device as much as a small kernel does.
 pub(crate) struct CudaQueue {
     parts: Arc<QueueParts>,
     stream: Stream,
     staging: Option<Staging>,
+    small_writes: SmallWrites,
     in_step: bool,
     is_recording: bool,
 }
@@ -51,13 +58,31 @@ impl CudaQueue {
         parts.context.bind()?;
         let stream = Stream::new(StreamFlags::NON_BLOCKING, None)
             .map_err(|error| parts.context.failed("cuStreamCreateWithPriority", error))?;
-        Ok(Self { parts, stream, staging: None, in_step: false, is_recording: false })
+        let small_writes = SmallWrites::default();
+        Ok(Self { parts, stream, staging: None, small_writes, in_step: false, is_recording: false })
     }
 
-    /// The stream, for what is enqueued on it directly. The context is current on this thread.
+    /// The stream, for what is enqueued on it directly, behind all writes so far. The context is current on this
+    /// thread.
     pub(crate) fn stream(&mut self) -> Result<CUstream> {
         self.parts.context.bind()?;
-        Ok(self.stream.as_inner())
+        let stream = self.stream.as_inner();
+        if let Some((grid, params)) = self.small_writes.take() {
+            // SAFETY: each write was checked to lie in its tensor; what it reads stays until a fence behind the
+            // kernel is over.
+            let code = unsafe { enqueue(stream, &self.parts.copies.writes, grid, &params) };
+            self.parts.context.check("cuLaunchKernelEx", code)?;
+        }
+        Ok(stream)
+    }
+
+    /// Breaks the device, for tests.
+    pub(crate) fn lose(&mut self) -> Result<()> {
+        let kernel = self.parts.copies.fault.clone();
+        let grid = Grid { blocks: [1; 3], threads: 32, shared_bytes: 0, overlaps: false };
+        // SAFETY: not sound, and meant so: the kernel writes where nothing is.
+        unsafe { self.launch_kernel(&kernel, grid, &0u64)? };
+        self.synchronize()
     }
 
     /// Enqueues a kernel.
@@ -83,12 +108,40 @@ impl CudaQueue {
     /// Puts bytes where the device can fetch them and returns their address, for it and for the host.
     /// At most [`Ring::max_run_bytes`].
     fn stage(&mut self, bytes: &[u8]) -> Result<*mut u8> {
-        let stream = self.stream()?;
-        let staging = match &mut self.staging {
-            Some(staging) => staging,
-            none => none.insert(Staging::new(&self.parts.pinned)?),
-        };
-        staging.put(&self.parts.context, stream, bytes)
+        loop {
+            let staging = match &mut self.staging {
+                Some(staging) => staging,
+                none => none.insert(Staging::new(&self.parts.pinned)?),
+            };
+            if let Some(staged) = staging.put(bytes) {
+                return Ok(staged);
+            }
+            let stream = self.stream()?;
+            let staging = self.staging.as_mut().expect("it was just there");
+            staging.make_room(&self.parts.context, stream)?;
+        }
+    }
+
+    /// Puts a write with the others that wait.
+    fn write_small(&mut self, target: u64, bytes: &[u8]) -> Result<()> {
+        if !self.small_writes.takes(target, bytes.len()) {
+            self.stream()?;
+        }
+        let source = self.stage(bytes)?;
+        self.small_writes.push(target, source as u64, bytes.len());
+        Ok(())
+    }
+
+    fn write_pieces(&mut self, mut target: u64, bytes: &[u8]) -> Result<()> {
+        for piece in bytes.chunks(RING_BYTES / 4) {
+            let source = self.stage(piece)?;
+            let stream = self.stream()?;
+            // SAFETY: the target lies in the tensor; the source stays as it is until a fence behind it is over.
+            let code = unsafe { ffi::cuMemcpyHtoDAsync_v2(target, source.cast(), piece.len(), stream) };
+            self.parts.context.check("cuMemcpyHtoDAsync", code)?;
+            target += piece.len() as u64;
+        }
+        Ok(())
     }
 
     fn not_in_step(&self, operation: &'static str, is_in_step: bool) -> Result<()> {
@@ -98,30 +151,30 @@ impl CudaQueue {
 
 impl Staging {
     fn new(pinned: &PinnedPool) -> Result<Self> {
-        let block = pinned.take(RING_BYTES)?;
+        let (block, _) = pinned.take(RING_BYTES)?;
         let ring = Ring::new(block.num_bytes());
         Ok(Self { block, ring, spare: Vec::new() })
     }
 
-    fn put(&mut self, context: &Arc<Context>, stream: CUstream, bytes: &[u8]) -> Result<*mut u8> {
+    /// Where the bytes lie now, or `None` where there is no room or a fence is due.
+    fn put(&mut self, bytes: &[u8]) -> Option<*mut u8> {
         if self.ring.wants_fence() {
-            self.fence(context, stream)?;
+            return None;
         }
-        let start = loop {
-            if let Some(start) = self.ring.take(bytes.len()) {
-                break start;
-            }
-            self.make_room(context, stream)?;
-        };
+        let start = self.ring.take(bytes.len())?;
         // SAFETY: the ring lies in the block, and the device is done with these bytes.
         unsafe {
             let target = self.block.start().add(start);
             target.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
-            Ok(target)
+            Some(target)
         }
     }
 
+    /// Sets a fence behind what was put so far, or waits for the oldest one.
     fn make_room(&mut self, context: &Arc<Context>, stream: CUstream) -> Result<()> {
+        if self.ring.wants_fence() {
+            return self.fence(context, stream);
+        }
         let Some((mark, event)) = self.ring.oldest_fence() else {
             return self.fence(context, stream);
         };
@@ -143,16 +196,16 @@ impl Queue for CudaQueue {
     fn write(&mut self, dst: &Tensor, bytes: &[u8]) -> Result<()> {
         self.not_in_step("write from the host", self.is_recording)?;
         assert!(dst.is_contiguous() && dst.span_bytes() == bytes.len(), "bytes for {dst:?}");
-        let mut target = address(dst);
-        let stream = self.stream()?;
-        for piece in bytes.chunks(RING_BYTES / 4) {
-            let source = self.stage(piece)?;
-            // SAFETY: the target lies in the tensor; the source stays as it is until a fence behind it is over.
-            let code = unsafe { ffi::cuMemcpyHtoDAsync_v2(target, source.cast(), piece.len(), stream) };
-            self.parts.context.check("cuMemcpyHtoDAsync", code)?;
-            target += piece.len() as u64;
+        match bytes.len() {
+            0 => Ok(()),
+            ..=SmallWrites::MAX_BYTES => self.write_small(address(dst), bytes),
+            ..upload::MIN_BYTES => self.write_pieces(address(dst), bytes),
+            _ => {
+                self.synchronize()?;
+                // SAFETY: the target is the tensor, and this queue is idle.
+                unsafe { self.parts.uploader.upload(address(dst), bytes) }
+            }
         }
-        Ok(())
     }
 
     fn read(&mut self, src: &Tensor) -> Result<Readback> {
@@ -164,7 +217,8 @@ impl Queue for CudaQueue {
         }
         let stream = self.stream()?;
         let context = &self.parts.context;
-        let (event, block) = (Event::new(context)?, self.parts.pinned.take(num_bytes)?);
+        let (block, event) = self.parts.pinned.take(num_bytes)?;
+        let event = event.map_or_else(|| Event::new(context), Ok)?;
         let target = block.start().cast();
         // SAFETY: the tensor lies in its buffer, the block is as long and nobody else's until the event is over.
         let code = unsafe { ffi::cuMemcpyDtoHAsync_v2(target, address(src), num_bytes, stream) };

@@ -31,7 +31,7 @@ impl PendingRead for CudaRead {
         }
         // SAFETY: the block is this long, and the copy that wrote these bytes is over.
         let bytes = unsafe { std::slice::from_raw_parts(block.start(), self.num_bytes) }.to_vec();
-        self.pool.give(block, None);
+        self.pool.give(block, Some(event));
         Ok(bytes)
     }
 }

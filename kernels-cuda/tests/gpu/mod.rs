@@ -10,7 +10,7 @@ const DEMAND: &str = "QUIRE_TEST_CUDA";
 /// # Panics
 ///
 /// Where there is a GPU and it cannot be used, or none and one is demanded.
-pub fn open<T>(make: impl FnOnce() -> Result<T, Error>) -> Option<T> {
+pub(crate) fn open<T>(make: impl FnOnce() -> Result<T, Error>) -> Option<T> {
     let is_demanded = std::env::var_os(DEMAND).is_some_and(|value| value == "1");
     match make() {
         Ok(made) => Some(made),

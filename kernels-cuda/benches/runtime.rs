@@ -1,0 +1,110 @@
+//! What the runtime costs: copies to the device, small writes, reads, launches. Needs a GPU, and says so without.
+
+use std::hint::black_box;
+use std::time::{Duration, Instant};
+
+use quire_kernels::{DType, Device, Kernels, Result, Tensor};
+use quire_kernels_cuda::{CudaConfig, kernels};
+
+fn main() -> Result<()> {
+    let kernels = match kernels(CudaConfig::default()) {
+        Ok(kernels) => kernels,
+        Err(error) => {
+            println!("skipped: {error}");
+            return Ok(());
+        }
+    };
+    println!("{}", kernels.device().info().name);
+    large_copies(&kernels)?;
+    small_writes(&kernels)?;
+    reads(&kernels)?;
+    row_copies(&kernels)
+}
+
+fn tensor(device: &dyn Device, dims: &[usize]) -> Result<Tensor> {
+    Ok(Tensor::new(device.allocate(dims.iter().product())?, 0, DType::U8, dims))
+}
+
+/// The median of some runs.
+fn median(runs: usize, mut run: impl FnMut() -> Result<()>) -> Result<Duration> {
+    let mut times = (0..runs).map(|_| {
+        let start = Instant::now();
+        run().map(|()| start.elapsed())
+    });
+    let mut times = times.by_ref().collect::<Result<Vec<_>>>()?;
+    times.sort();
+    Ok(times[runs / 2])
+}
+
+fn large_copies(kernels: &Kernels) -> Result<()> {
+    let device = kernels.device();
+    let mut queue = device.queue()?;
+    for num_bytes in [16 << 20, 128 << 20, 1 << 30] {
+        let bytes: Vec<u8> = (0..num_bytes).map(|i| i as u8).collect();
+        let dst = tensor(device.as_ref(), &[num_bytes])?;
+        let first = median(1, || queue.write(&dst, &bytes))?;
+        let time = median(7, || queue.write(&dst, &bytes))?;
+        let rate = |time: Duration| num_bytes as f64 / time.as_secs_f64() / 1e9;
+        println!(
+            "to the device, {:>4} MiB: {:5.1} GB/s, the first time {:5.1}",
+            num_bytes >> 20,
+            rate(time),
+            rate(first)
+        );
+    }
+    device.finish_loading();
+    Ok(())
+}
+
+fn small_writes(kernels: &Kernels) -> Result<()> {
+    let device = kernels.device();
+    let mut queue = device.queue()?;
+    let targets = tensor(device.as_ref(), &[12, 4096])?;
+    for num_bytes in [64, 1024, 4096] {
+        let bytes = vec![1u8; num_bytes];
+        let step = |queue: &mut dyn quire_kernels::Queue| -> Result<()> {
+            (0..12).try_for_each(|i| queue.write(&targets.rows(i, i + 1).columns(0, num_bytes), &bytes))
+        };
+        let enqueued = median(101, || step(queue.as_mut()))?;
+        queue.synchronize()?;
+        let done = median(101, || step(queue.as_mut()).and_then(|()| queue.synchronize()))?;
+        println!("12 writes of {num_bytes:>4} bytes: {enqueued:?} enqueued, {done:?} done");
+    }
+    let nothing = median(101, || queue.synchronize())?;
+    println!("synchronize an idle queue: {nothing:?}");
+    Ok(())
+}
+
+fn reads(kernels: &Kernels) -> Result<()> {
+    let device = kernels.device();
+    let mut queue = device.queue()?;
+    for num_bytes in [1024, 1 << 20, 64 << 20] {
+        let src = tensor(device.as_ref(), &[num_bytes])?;
+        let time = median(21, || {
+            black_box(queue.read(&src)?.wait()?);
+            Ok(())
+        })?;
+        println!("read {num_bytes:>8} bytes: {time:?}");
+    }
+    Ok(())
+}
+
+fn row_copies(kernels: &Kernels) -> Result<()> {
+    let device = kernels.device();
+    let mut queue = device.queue()?;
+    let row_bytes = 2 << 20;
+    let rows = tensor(device.as_ref(), &[2048, row_bytes])?;
+    for num_pairs in [1, 16, 1024] {
+        let pairs: Vec<(u32, u32)> = (0..num_pairs).map(|i| (i, 1024 + i)).collect();
+        let time = median(21, || {
+            queue.copy_rows(&rows, &pairs)?;
+            queue.synchronize()
+        })?;
+        let moved = 2.0 * f64::from(num_pairs) * row_bytes as f64;
+        println!(
+            "copy {num_pairs:>4} rows of 2 MiB: {time:?}, {:.0} GB/s read and written",
+            moved / time.as_secs_f64() / 1e9
+        );
+    }
+    Ok(())
+}
