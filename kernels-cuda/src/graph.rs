@@ -33,8 +33,11 @@ impl CudaGraph {
         let (free_before, _) = context.memory_info()?;
         let mut exec = null_mut();
         // SAFETY: the recording is whole.
-        let code = unsafe { ffi::cuGraphInstantiateWithFlags(&mut exec, recording.raw, 0) };
-        context.check("cuGraphInstantiate", code)?;
+        match unsafe { ffi::cuGraphInstantiateWithFlags(&mut exec, recording.raw, 0) } {
+            // What it wanted is not known; more than nothing.
+            ffi::OUT_OF_MEMORY => return Err(context.out_of_memory(1, free_before)),
+            code => context.check("cuGraphInstantiate", code)?,
+        }
         let (context, modules) = (context.clone(), modules.clone());
         let mut graph = Self { context, _modules: modules, exec, num_bytes: 0 };
         // SAFETY: both are handles of this context.

@@ -1,17 +1,44 @@
-//! The CUDA kernel backend of Quire.
+//! The CUDA kernel backend of Quire: own kernels, cuBLAS, captured graphs.
 //!
-//! Its place: one of the backends behind the traits of [`quire_kernels`]. Nothing but the program that wires backends
-//! names this crate.
+//! The crate provides the parts of `quire-kernels` for NVIDIA GPUs, and depends on nothing else of ours; only the
+//! server, examples and tests name it.
+//!
+//! ```text
+//!   cuda/*.cu --- cargo xtask build-kernels ---> target/kernels-cuda/FAMILY.ARCH.cubin
+//!                 (the only thing that needs nvcc)         | embedded by build.rs
+//!                                                          v
+//!   CudaConfig --> kernels() --> CudaDevice --> parts: linear, attention, norm, ...
+//!                                   | memory, modules          | launch on the step's queue
+//!                                   +--> queues: a stream, pinned memory in front of it, graphs
+//! ```
+//!
+//! Without the feature `cuda` the crate is empty but for its types, and says so. With it, it still builds on a machine
+//! without CUDA, and so does what depends on it: the driver and cuBLAS are loaded when they are asked for. What is
+//! missing then is an error in words.
+//!
+//! # Example
 //!
 //! ```
 //! use quire_kernels_cuda::{CudaConfig, kernels};
 //!
-//! // A device that is not there is an error in words, in every build and on every machine.
-//! let error = kernels(CudaConfig { ordinal: 1000, ..CudaConfig::default() }).err();
-//! println!("{}", error.expect("no machine has a thousand devices"));
+//! match kernels(CudaConfig { ordinal: 0, ..CudaConfig::default() }) {
+//!     Ok(kernels) => println!("{}", kernels.device().info().name),
+//!     // Not built, no driver, no device, no kernels for this device: what to do about it.
+//!     Err(error) => println!("{error}"),
+//! }
+//! // A device that is not there is an error in every build and on every machine.
+//! assert!(kernels(CudaConfig { ordinal: 1000, ..CudaConfig::default() }).is_err());
 //! ```
 //!
-//! What always holds: [`kernels`] returns kernels that run on the device it was asked for, or an error.
+//! # Invariants
+//!
+//! - [`kernels`] returns kernels that run on the device it was asked for, or an error.
+//! - After `Device::reserve` no device memory is allocated but by the driver for graphs.
+//! - A queue's work happens in order on one stream, which waits for no other. A write has taken its bytes when it
+//!   returns; a recorded step takes nothing from the host, so what changes lies in device memory.
+//! - Activations are bf16 or f16; sums are in f32.
+//! - An error of a failed device is the same at every later call, and no wait outlives it.
+//! - Every call may come from any thread: each makes the device current on its own.
 #![cfg_attr(feature = "cuda", allow(unsafe_code))]
 // What the parts will call, before they are there.
 #![cfg_attr(feature = "cuda", allow(dead_code))]
@@ -57,6 +84,8 @@ mod pinned;
 mod queue;
 #[cfg(feature = "cuda")]
 mod readback;
+#[cfg(feature = "cuda")]
+mod ring;
 #[cfg(feature = "cuda")]
 mod staging;
 #[cfg(feature = "cuda")]

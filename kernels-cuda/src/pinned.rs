@@ -5,7 +5,7 @@ use std::ptr::{NonNull, null_mut};
 use std::sync::Arc;
 
 use parking_lot::Mutex;
-use quire_kernels::Result;
+use quire_kernels::{Error, Result};
 
 use crate::capture::Relaxed;
 use crate::context::Context;
@@ -35,7 +35,10 @@ impl PinnedBlock {
         let mut start: *mut c_void = null_mut();
         let flags = ffi::HOST_PORTABLE | ffi::HOST_MAPPED;
         // SAFETY: an address is written.
-        context.check("cuMemHostAlloc", unsafe { ffi::cuMemHostAlloc(&mut start, num_bytes, flags) })?;
+        match unsafe { ffi::cuMemHostAlloc(&mut start, num_bytes, flags) } {
+            ffi::OUT_OF_MEMORY => return Err(refused(num_bytes)),
+            code => context.check("cuMemHostAlloc", code)?,
+        }
         let start = NonNull::new(start.cast()).expect("the driver returns no null with a success");
         Ok(Self { context: context.clone(), start, num_bytes })
     }
@@ -59,6 +62,11 @@ impl Drop for PinnedBlock {
     }
 }
 
+/// The system pins no more memory; how much it would is not known.
+fn refused(wanted_bytes: usize) -> Error {
+    Error::OutOfMemory { device: "host (pinned memory)".to_owned(), wanted_bytes, free_bytes: 0 }
+}
+
 /// Pinned blocks that are used again, since pinning takes as long as a small step.
 pub(crate) struct PinnedPool {
     context: Arc<Context>,
@@ -79,7 +87,7 @@ impl PinnedPool {
     /// A block of at least `num_bytes` that the device does not use, and perhaps an event to use again.
     pub(crate) fn take(&self, num_bytes: usize) -> Result<(PinnedBlock, Option<Event>)> {
         let num_bytes = num_bytes.max(MIN_BYTES).checked_next_power_of_two();
-        let num_bytes = num_bytes.ok_or_else(|| self.context.out_of_memory(usize::MAX, 0))?;
+        let num_bytes = num_bytes.ok_or_else(|| refused(usize::MAX))?;
         let Some(Idle { block, last_use }) = self.take_idle(num_bytes) else {
             return Ok((PinnedBlock::new(&self.context, num_bytes)?, None));
         };

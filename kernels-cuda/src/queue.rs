@@ -14,13 +14,10 @@ use crate::graph::{CudaGraph, Recording};
 use crate::launch::{Grid, enqueue};
 use crate::memory::address;
 use crate::module::{Kernel, Modules};
-use crate::pinned::{PinnedBlock, PinnedPool};
+use crate::pinned::PinnedPool;
 use crate::readback::CudaRead;
-use crate::staging::Ring;
+use crate::staging::{self, Staging};
 use crate::upload::{self, Uploader};
-
-/// Pinned bytes on their way to the device, at most.
-const RING_BYTES: usize = 4 << 20;
 
 /// What queues share with their device.
 pub(crate) struct QueueParts {
@@ -43,14 +40,6 @@ pub(crate) struct CudaQueue {
     small_writes: SmallWrites,
     in_step: bool,
     is_recording: bool,
-}
-
-/// Pinned memory that writes go through, made at the first write.
-struct Staging {
-    block: PinnedBlock,
-    ring: Ring<Event>,
-    /// Events that are over.
-    spare: Vec<Event>,
 }
 
 impl CudaQueue {
@@ -106,7 +95,7 @@ impl CudaQueue {
     }
 
     /// Puts bytes where the device can fetch them and returns their address, for it and for the host.
-    /// At most [`Ring::max_run_bytes`].
+    /// At most [`staging::MAX_BYTES`].
     fn stage(&mut self, bytes: &[u8]) -> Result<*mut u8> {
         loop {
             let staging = match &mut self.staging {
@@ -133,7 +122,7 @@ impl CudaQueue {
     }
 
     fn write_pieces(&mut self, mut target: u64, bytes: &[u8]) -> Result<()> {
-        for piece in bytes.chunks(RING_BYTES / 4) {
+        for piece in bytes.chunks(staging::MAX_BYTES) {
             let source = self.stage(piece)?;
             let stream = self.stream()?;
             // SAFETY: the target lies in the tensor; the source stays as it is until a fence behind it is over.
@@ -143,73 +132,28 @@ impl CudaQueue {
         }
         Ok(())
     }
-
-    fn not_in_step(&self, operation: &'static str, is_in_step: bool) -> Result<()> {
-        if is_in_step { Err(Error::NotInStep { operation }) } else { Ok(()) }
-    }
-}
-
-impl Staging {
-    fn new(pinned: &PinnedPool) -> Result<Self> {
-        let (block, _) = pinned.take(RING_BYTES)?;
-        let ring = Ring::new(block.num_bytes());
-        Ok(Self { block, ring, spare: Vec::new() })
-    }
-
-    /// Where the bytes lie now, or `None` where there is no room or a fence is due.
-    fn put(&mut self, bytes: &[u8]) -> Option<*mut u8> {
-        if self.ring.wants_fence() {
-            return None;
-        }
-        let start = self.ring.take(bytes.len())?;
-        // SAFETY: the ring lies in the block, and the device is done with these bytes.
-        unsafe {
-            let target = self.block.start().add(start);
-            target.copy_from_nonoverlapping(bytes.as_ptr(), bytes.len());
-            Some(target)
-        }
-    }
-
-    /// Sets a fence behind what was put so far, or waits for the oldest one.
-    fn make_room(&mut self, context: &Arc<Context>, stream: CUstream) -> Result<()> {
-        if self.ring.wants_fence() {
-            return self.fence(context, stream);
-        }
-        let Some((mark, event)) = self.ring.oldest_fence() else {
-            return self.fence(context, stream);
-        };
-        event.wait()?;
-        self.ring.release(mark);
-        self.spare.push(event);
-        Ok(())
-    }
-
-    fn fence(&mut self, context: &Arc<Context>, stream: CUstream) -> Result<()> {
-        let event = self.spare.pop().map_or_else(|| Event::new(context), Ok)?;
-        event.record(stream)?;
-        self.ring.fence(event);
-        Ok(())
-    }
 }
 
 impl Queue for CudaQueue {
     fn write(&mut self, dst: &Tensor, bytes: &[u8]) -> Result<()> {
-        self.not_in_step("write from the host", self.is_recording)?;
+        not_in_step("write from the host", self.is_recording)?;
         assert!(dst.is_contiguous() && dst.span_bytes() == bytes.len(), "bytes for {dst:?}");
-        match bytes.len() {
-            0 => Ok(()),
-            ..=SmallWrites::MAX_BYTES => self.write_small(address(dst), bytes),
-            ..upload::MIN_BYTES => self.write_pieces(address(dst), bytes),
-            _ => {
-                self.synchronize()?;
-                // SAFETY: the target is the tensor, and this queue is idle.
-                unsafe { self.parts.uploader.upload(address(dst), bytes) }
-            }
+        if bytes.is_empty() {
+            return Ok(());
         }
+        if bytes.len() <= SmallWrites::MAX_BYTES {
+            return self.write_small(address(dst), bytes);
+        }
+        if bytes.len() < upload::MIN_BYTES {
+            return self.write_pieces(address(dst), bytes);
+        }
+        self.synchronize()?;
+        // SAFETY: the target is the tensor, and this queue is idle.
+        unsafe { self.parts.uploader.upload(address(dst), bytes) }
     }
 
     fn read(&mut self, src: &Tensor) -> Result<Readback> {
-        self.not_in_step("read back", self.in_step || self.is_recording)?;
+        not_in_step("read back", self.in_step || self.is_recording)?;
         assert!(src.is_contiguous(), "{src:?} is not contiguous");
         let num_bytes = src.span_bytes();
         if num_bytes == 0 {
@@ -228,7 +172,7 @@ impl Queue for CudaQueue {
     }
 
     fn copy_rows(&mut self, tensor: &Tensor, pairs: &[(u32, u32)]) -> Result<()> {
-        self.not_in_step("copy rows", self.is_recording)?;
+        not_in_step("copy rows", self.is_recording)?;
         let rows = RowCopies::of(tensor, pairs);
         let kernel = self.parts.copies.rows.clone();
         for pairs in pairs.chunks(RowCopies::MAX_PAIRS) {
@@ -275,12 +219,16 @@ impl Queue for CudaQueue {
     }
 }
 
+fn not_in_step(operation: &'static str, is_in_step: bool) -> Result<()> {
+    if is_in_step { Err(Error::NotInStep { operation }) } else { Ok(()) }
+}
+
 impl Drop for CudaQueue {
     fn drop(&mut self) {
         // The device may still read the ring and write what nobody waits for. A lost device does neither.
         let _ = self.synchronize();
         if let Some(staging) = self.staging.take() {
-            self.parts.pinned.give(staging.block, None);
+            staging.give_back(&self.parts.pinned);
         }
     }
 }
