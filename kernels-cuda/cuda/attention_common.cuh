@@ -9,6 +9,15 @@
 
 namespace attention {
 
+// Shared memory that a block may have on the devices that this is compiled for.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900 || (__CUDA_ARCH__ >= 1000 && __CUDA_ARCH__ < 1200)
+constexpr int SHARED_LIMIT = 227 << 10;
+#elif __CUDA_ARCH__ == 800 || __CUDA_ARCH__ == 870
+constexpr int SHARED_LIMIT = 163 << 10;
+#else
+constexpr int SHARED_LIMIT = 99 << 10;
+#endif
+
 // ---- Element types -------------------------------------------------------------------------------------------
 
 // A 16-bit type of activations and of operands of a product.

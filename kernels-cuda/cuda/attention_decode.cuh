@@ -60,10 +60,12 @@ struct Decode {
     static constexpr int PITCH = (IS_FP8 && HD == 80) ? 80 : HD * int(sizeof(S)) + 16;  // Bytes; spreads the banks.
     static constexpr int TILE_BYTES = WARP_KEYS * PITCH;
     static constexpr int STAGE_BYTES = 2 * TILE_BYTES;
-    static constexpr int STAGES = HD * int(sizeof(S)) >= 256 ? 2 : 4;
     static constexpr int MERGE_PITCH = HD + 8;  // Floats.
     static constexpr int MERGE_BYTES = 2 * 16 * MERGE_PITCH * 4;
     static constexpr int STATS_BYTES = DECODE_WARPS * 16 * 8;
+    static constexpr int DEEP = HD * int(sizeof(S)) >= 256 ? 2 : 4;
+    static constexpr int STAGES =
+        DECODE_WARPS * DEEP * STAGE_BYTES + MERGE_BYTES + STATS_BYTES + 16 <= SHARED_LIMIT ? DEEP : 1;
     static constexpr int STAGES_BYTES = DECODE_WARPS * STAGES * STAGE_BYTES;
     static constexpr int SHARED_BYTES = STAGES_BYTES + MERGE_BYTES + STATS_BYTES + 16;
     static constexpr int K_STEPS = HD / 16;

@@ -58,12 +58,13 @@ struct Prefill {
     static constexpr int PITCH = HD * 2 + 16;
     static constexpr int QUERY_BYTES = TILE_QUERIES * PITCH;
     static constexpr int KEY_BYTES = TILE_KEYS * PITCH;
-    static constexpr int STAGES = IS_FP8 ? 1 : 2;
+    static constexpr int IDS_BYTES = 3 * MAX_TILE_BLOCKS * 4;
+    static constexpr int STAGES = !IS_FP8 && QUERY_BYTES + 4 * KEY_BYTES + IDS_BYTES <= SHARED_LIMIT ? 2 : 1;
     static constexpr int RAW_BYTES = IS_FP8 ? TILE_KEYS * HD : 0;
     static constexpr int KEYS_AT = QUERY_BYTES;
     static constexpr int RAW_AT = KEYS_AT + STAGES * 2 * KEY_BYTES;
     static constexpr int IDS_AT = RAW_AT + 2 * RAW_BYTES;
-    static constexpr int SHARED_BYTES = IDS_AT + 3 * MAX_TILE_BLOCKS * 4;
+    static constexpr int SHARED_BYTES = IDS_AT + IDS_BYTES;
     static constexpr int PIECES = HD * int(sizeof(S)) / 16;
 };
 
@@ -208,13 +209,15 @@ __device__ __forceinline__ void prefill(const PrefillParams &p) {
         wait_copies<0>();
         if constexpr (P::IS_FP8) block.widen();
         __syncthreads();
-        if (key + TILE_KEYS < block.end) {
-            block.copy_tile(key + TILE_KEYS, ids, stage ^ 1);
+        const auto copy_next = [&] {
+            if (key + TILE_KEYS >= block.end) return;
+            block.copy_tile(key + TILE_KEYS, ids, (stage + 1) % P::STAGES);
             ids = ids == 2 ? 0 : ids + 1;
             block.copy_ids(key + 2 * TILE_KEYS, ids);
             commit_copies();
-        }
-        const uint32_t keys = block.base + P::KEYS_AT + (P::IS_FP8 ? 0 : stage * 2 * P::KEY_BYTES);
+        };
+        if (P::IS_FP8 || P::STAGES == 2) copy_next();
+        const uint32_t keys = block.base + P::KEYS_AT + stage * 2 * P::KEY_BYTES;
         const uint32_t values = keys + P::KEY_BYTES;
         float s[MT][TILE_KEYS / 8][4] = {};
 #pragma unroll
@@ -305,8 +308,11 @@ __device__ __forceinline__ void prefill(const PrefillParams &p) {
                 }
             }
         }
-        stage ^= 1;
-        if constexpr (P::IS_FP8) __syncthreads();
+        stage = (stage + 1) % P::STAGES;
+        if constexpr (P::STAGES == 1) {
+            __syncthreads();
+            if (!P::IS_FP8) copy_next();
+        }
     }
 
     T *out = reinterpret_cast<T *>(p.out) + int64_t(tile.token) * p.out_stride + q_column;

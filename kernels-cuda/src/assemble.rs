@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use quire_kernels::{Device as _, KernelParts, Kernels};
 
+use crate::attention::CudaAttention;
 use crate::device::CudaDevice;
 use crate::missing::Missing;
 use crate::{CudaConfig, Error};
@@ -17,7 +18,7 @@ pub(crate) fn kernels(config: CudaConfig) -> Result<Kernels, Error> {
         norm: missing("norm"),
         rope: missing("rope"),
         activation: missing("activation"),
-        attention: missing("attention"),
+        attention: Arc::new(CudaAttention::new(device.clone())?),
         sampling: missing("sampling"),
         fused: None,
         moe: None,

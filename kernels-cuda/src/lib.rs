@@ -54,6 +54,8 @@ mod arena;
 #[cfg(feature = "cuda")]
 mod assemble;
 #[cfg(feature = "cuda")]
+mod attention;
+#[cfg(feature = "cuda")]
 mod capture;
 #[cfg(feature = "cuda")]
 mod context;

@@ -1,0 +1,195 @@
+//! What a step's plan looks like in memory: one tensor of integers, whose size depends on the shapes alone.
+//!
+//! ```text
+//! segments [max_segments, 8] | tiles [max_tiles, 8] | starts of runs [num_runs + 1] | counters [max_parts, heads]
+//! ```
+
+use std::ops::Range;
+
+use quire_kernels::{ShapeKey, StepRows};
+
+use super::runs::{self, Runs, Segment};
+use super::tiles::{self, QueryTile};
+
+/// Rows of at most so many tokens are computed token by token, split over the sequence.
+pub(super) const MAX_DECODE_TOKENS: usize = 4;
+
+/// Integers of a segment and of a tile.
+const ENTRY: usize = 8;
+
+/// How the steps of one shape are cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct PlanShape {
+    pub(super) num_runs: usize,
+    pub(super) max_tiles: usize,
+    max_segments: usize,
+    /// Counters of a part.
+    num_counters: usize,
+    is_deterministic: bool,
+}
+
+/// What the planning of all steps has in common.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Planner {
+    /// Decode blocks that run at once.
+    pub(super) num_slots: usize,
+    /// Whether a token's result may depend on its position alone.
+    pub(super) is_deterministic: bool,
+}
+
+impl Planner {
+    /// The shape of a plan; `max_heads` counts the tiles of query heads.
+    pub(super) fn shape(&self, key: ShapeKey, num_kv_heads: usize, max_heads: usize) -> PlanShape {
+        let is_deterministic = self.is_deterministic;
+        if is_deterministic {
+            let (num_runs, max_segments) = (key.num_tokens, key.num_tokens);
+            return PlanShape { num_runs, max_tiles: 0, max_segments, num_counters: 0, is_deterministic };
+        }
+        let num_runs = (self.num_slots / num_kv_heads).max(1);
+        let num_decoded = key.num_tokens.min(key.num_rows * MAX_DECODE_TOKENS.min(key.max_query_len));
+        let has_tiles = key.max_query_len > MAX_DECODE_TOKENS;
+        PlanShape {
+            num_runs,
+            max_tiles: if has_tiles { tiles::max_tiles(key.num_tokens, key.num_rows) } else { 0 },
+            max_segments: runs::max_segments(num_decoded, num_runs),
+            num_counters: max_heads,
+            is_deterministic,
+        }
+    }
+
+    /// Most integers of a plan for so many tokens and rows.
+    pub(super) fn max_len(&self, num_tokens: usize, num_rows: usize, max_head_tiles: usize) -> usize {
+        if self.is_deterministic {
+            return num_tokens * (ENTRY + 1) + 1;
+        }
+        let num_decoded = num_tokens.min(num_rows * MAX_DECODE_TOKENS);
+        let entries =
+            runs::max_segments(num_decoded, self.num_slots) + tiles::max_tiles(num_tokens, num_rows);
+        let num_counters = runs::max_parts(self.num_slots) * max_head_tiles;
+        entries * ENTRY + self.num_slots + 1 + num_counters
+    }
+}
+
+impl PlanShape {
+    /// Integers of the plan.
+    pub(super) fn len(&self) -> usize {
+        self.counters().end
+    }
+
+    pub(super) fn segments(&self) -> Range<usize> {
+        0..self.max_segments * ENTRY
+    }
+
+    pub(super) fn tiles(&self) -> Range<usize> {
+        let start = self.segments().end;
+        start..start + self.max_tiles * ENTRY
+    }
+
+    pub(super) fn starts(&self) -> Range<usize> {
+        let start = self.tiles().end;
+        start..start + self.num_runs + 1
+    }
+
+    pub(super) fn counters(&self) -> Range<usize> {
+        let start = self.starts().end;
+        start..start + self.max_parts() * self.num_counters
+    }
+
+    /// Parts of rows that there may be.
+    pub(super) fn max_parts(&self) -> usize {
+        if self.is_deterministic { 0 } else { runs::max_parts(self.num_runs) }
+    }
+
+    /// The plan of a step.
+    pub(super) fn fill(&self, rows: &StepRows) -> Vec<i32> {
+        let mut tokens: Vec<Segment> = Vec::with_capacity(rows.num_rows());
+        let mut tiles: Vec<QueryTile> = Vec::new();
+        for row in 0..rows.num_rows() {
+            if self.is_deterministic || rows.query_len(row) <= MAX_DECODE_TOKENS {
+                tokens.extend(runs::tokens(rows, row));
+            } else {
+                tiles.extend(tiles::tiles(rows, row));
+            }
+        }
+        tiles::longest_first(&mut tiles);
+        let Runs { segments, starts, .. } = match self.is_deterministic {
+            true => runs::uncut(tokens),
+            false => runs::balanced(&tokens, self.num_runs),
+        };
+        let mut plan = vec![0; self.len()];
+        put(&mut plan, self.segments(), bytemuck::cast_slice(&segments));
+        put(&mut plan, self.tiles(), bytemuck::cast_slice(&tiles));
+        put(&mut plan, self.starts(), &starts);
+        plan
+    }
+}
+
+fn put(plan: &mut [i32], place: Range<usize>, values: &[i32]) {
+    plan[place][..values.len()].copy_from_slice(values);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PLANNER: Planner = Planner { num_slots: 264, is_deterministic: false };
+
+    fn step(query_lens: &[i32], cached: i32) -> (ShapeKey, StepRows) {
+        let mut rows = StepRows { query_start: vec![0], seq_lens: Vec::new() };
+        for &len in query_lens {
+            rows.query_start.push(rows.num_tokens() as i32 + len);
+            rows.seq_lens.push(cached + len);
+        }
+        let key = ShapeKey {
+            num_tokens: rows.num_tokens(),
+            num_rows: rows.num_rows(),
+            max_query_len: rows.max_query_len(),
+            num_logits: 0,
+        };
+        (key, rows)
+    }
+
+    fn check(planner: Planner, query_lens: &[i32], cached: i32) -> (PlanShape, Vec<i32>) {
+        let (key, rows) = step(query_lens, cached);
+        let shape = planner.shape(key, 4, 8);
+        let plan = shape.fill(&rows);
+        assert_eq!(plan.len(), shape.len());
+        assert!(plan.len() <= planner.max_len(key.num_tokens, key.num_rows, 8), "{}", plan.len());
+        assert!(plan[shape.counters()].iter().all(|&counter| counter == 0));
+        let segments: Vec<Segment> = bytemuck::pod_collect_to_vec(&plan[shape.segments()]);
+        let tiles: Vec<QueryTile> = bytemuck::pod_collect_to_vec(&plan[shape.tiles()]);
+        let mut seen = vec![0; key.num_tokens];
+        let last = plan[shape.starts()][shape.num_runs] as usize;
+        for segment in segments[..last].iter().filter(|segment| segment.part == 0) {
+            seen[segment.token as usize] += 1;
+        }
+        for tile in tiles {
+            (tile.token..tile.token + tile.num_tokens).for_each(|token| seen[token as usize] += 1);
+        }
+        assert!(seen.iter().all(|&n| n == 1), "every token once: {seen:?}");
+        (shape, plan)
+    }
+
+    #[test]
+    fn every_token_is_computed_once() {
+        for cached in [0, 50, 3000] {
+            check(PLANNER, &[], cached);
+            check(PLANNER, &[1], cached);
+            check(PLANNER, &[1; 256], cached);
+            check(PLANNER, &[1, 700, 4, 5, 1, 128], cached);
+            check(Planner { is_deterministic: true, ..PLANNER }, &[1, 700, 4, 5], cached);
+        }
+    }
+
+    #[test]
+    fn the_size_depends_on_the_shapes_alone() {
+        let short = check(PLANNER, &[1; 9], 1);
+        let long = check(PLANNER, &[1; 9], 9000);
+        assert_eq!((short.0, short.1.len()), (long.0, long.1.len()));
+    }
+
+    #[test]
+    fn decode_steps_have_no_tiles() {
+        assert_eq!(check(PLANNER, &[1; 8], 5).0.max_tiles, 0);
+    }
+}
