@@ -4,9 +4,14 @@ use std::sync::Arc;
 
 use quire_kernels::{Device as _, KernelParts, Kernels};
 
+use crate::activation::CudaActivation;
 use crate::attention::CudaAttention;
 use crate::device::CudaDevice;
+use crate::fused::CudaFused;
 use crate::missing::Missing;
+use crate::norm::CudaNorm;
+use crate::rope::CudaRope;
+use crate::sampling::CudaSampling;
 use crate::{CudaConfig, Error};
 
 /// The backend on the device that `config` names.
@@ -15,12 +20,12 @@ pub(crate) fn kernels(config: CudaConfig) -> Result<Kernels, Error> {
     let missing = |part| Arc::new(Missing { device: device.id(), part });
     Ok(Kernels::new(KernelParts {
         linear: missing("linear"),
-        norm: missing("norm"),
-        rope: missing("rope"),
-        activation: missing("activation"),
+        norm: Arc::new(CudaNorm::new(device.clone())?),
+        rope: Arc::new(CudaRope::new(device.clone())?),
+        activation: Arc::new(CudaActivation::new(device.clone())?),
         attention: Arc::new(CudaAttention::new(device.clone())?),
-        sampling: missing("sampling"),
-        fused: None,
+        sampling: Arc::new(CudaSampling::new(device.clone())?),
+        fused: Some(Arc::new(CudaFused::new(device.clone())?)),
         moe: None,
         comm: None,
         device,

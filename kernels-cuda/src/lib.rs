@@ -50,6 +50,8 @@ compile_error!(
 );
 
 #[cfg(feature = "cuda")]
+mod activation;
+#[cfg(feature = "cuda")]
 mod arena;
 #[cfg(feature = "cuda")]
 mod assemble;
@@ -63,11 +65,15 @@ mod context;
 mod copy;
 #[cfg(feature = "cuda")]
 mod device;
+#[cfg(feature = "cuda")]
+mod elementwise;
 mod error;
 #[cfg(feature = "cuda")]
 mod event;
 #[cfg(feature = "cuda")]
 mod ffi;
+#[cfg(feature = "cuda")]
+mod fused;
 #[cfg(feature = "cuda")]
 mod graph;
 #[cfg(feature = "cuda")]
@@ -81,6 +87,8 @@ mod missing;
 #[cfg(feature = "cuda")]
 mod module;
 #[cfg(feature = "cuda")]
+mod norm;
+#[cfg(feature = "cuda")]
 mod pinned;
 #[cfg(feature = "cuda")]
 mod queue;
@@ -88,6 +96,10 @@ mod queue;
 mod readback;
 #[cfg(feature = "cuda")]
 mod ring;
+#[cfg(feature = "cuda")]
+mod rope;
+#[cfg(feature = "cuda")]
+mod sampling;
 #[cfg(feature = "cuda")]
 mod staging;
 #[cfg(feature = "cuda")]
