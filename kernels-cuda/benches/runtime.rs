@@ -39,7 +39,7 @@ fn median(runs: usize, mut run: impl FnMut() -> Result<()>) -> Result<Duration> 
 fn large_copies(kernels: &Kernels) -> Result<()> {
     let device = kernels.device();
     let mut queue = device.queue()?;
-    for num_bytes in [16 << 20, 128 << 20, 1 << 30] {
+    for num_bytes in [16 << 20, 32 << 20, 128 << 20, 1 << 30] {
         let bytes: Vec<u8> = (0..num_bytes).map(|i| i as u8).collect();
         let dst = tensor(device.as_ref(), &[num_bytes])?;
         let first = median(1, || queue.write(&dst, &bytes))?;

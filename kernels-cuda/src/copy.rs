@@ -1,6 +1,8 @@
 //! The kernels of queues: copies inside the device.
 
-use quire_kernels::Tensor;
+use std::sync::Arc;
+
+use quire_kernels::{Buffer, Tensor};
 
 use crate::Error;
 use crate::launch::Grid;
@@ -105,6 +107,8 @@ pub(crate) struct CopyWritesParams {
 pub(crate) struct SmallWrites {
     writes: [SmallWrite; SmallWrites::MAX_WRITES],
     num_writes: usize,
+    /// What they write to: a tensor that is dropped after a write lives until the write is enqueued.
+    targets: Vec<Arc<dyn Buffer>>,
 }
 
 impl SmallWrites {
@@ -125,21 +129,33 @@ impl SmallWrites {
         self.num_writes < Self::MAX_WRITES && self.writes[..self.num_writes].iter().all(is_apart)
     }
 
-    /// Adds a write that [`takes`](Self::takes) has let in, from an address that the device reads.
-    pub(crate) fn push(&mut self, to: u64, from: u64, num_bytes: usize) {
-        self.writes[self.num_writes] = SmallWrite { to, from, num_bytes: num_bytes as u64 };
-        self.num_writes += 1;
+    /// Adds a write of a tensor that [`takes`](Self::takes) has let in, from an address that the device reads.
+    pub(crate) fn push(&mut self, to: &Tensor, from: u64) {
+        self.add(address(to), from, to.span_bytes());
+        if self.targets.last().is_none_or(|last| !Arc::ptr_eq(last, to.buffer())) {
+            self.targets.push(to.buffer().clone());
+        }
     }
 
-    /// The launch that does all that wait, if any do; none waits any more.
-    pub(crate) fn take(&mut self) -> Option<(Grid, CopyWritesParams)> {
+    /// The launch that does all that wait, if any do. Once it is enqueued, [`clear`](Self::clear).
+    pub(crate) fn launch(&self) -> Option<(Grid, CopyWritesParams)> {
         let writes = &self.writes[..self.num_writes];
         let longest = writes.iter().map(|write| write.num_bytes).max()?;
         let parts = (longest as usize).div_ceil(Self::BLOCK_BYTES);
         let blocks = [self.num_writes as u32, parts as u32, 1];
-        self.num_writes = 0;
         let grid = Grid { blocks, threads: THREADS, shared_bytes: 0, overlaps: false };
         Some((grid, CopyWritesParams { writes: self.writes }))
+    }
+
+    /// None waits any more.
+    pub(crate) fn clear(&mut self) {
+        self.num_writes = 0;
+        self.targets.clear();
+    }
+
+    fn add(&mut self, to: u64, from: u64, num_bytes: usize) {
+        self.writes[self.num_writes] = SmallWrite { to, from, num_bytes: num_bytes as u64 };
+        self.num_writes += 1;
     }
 }
 
@@ -150,23 +166,24 @@ mod tests {
     #[test]
     fn writes_wait_together_until_two_touch_or_there_are_too_many() {
         let mut writes = SmallWrites::default();
-        assert!(writes.take().is_none());
+        assert!(writes.launch().is_none());
         for i in 0..SmallWrites::MAX_WRITES as u64 {
             assert!(writes.takes(i * 100, 100));
-            writes.push(i * 100, 0, 100);
+            writes.add(i * 100, 0, 100);
             assert!(!writes.takes(i * 100 + 99, 1) && !writes.takes(0, 1 << 20));
         }
         assert!(!writes.takes(1 << 40, 1), "there is no room");
-        let (grid, _) = writes.take().unwrap();
+        let (grid, _) = writes.launch().unwrap();
         assert_eq!(grid.blocks, [SmallWrites::MAX_WRITES as u32, 1, 1]);
-        assert!(writes.takes(0, 1) && writes.take().is_none());
+        writes.clear();
+        assert!(writes.takes(0, 1) && writes.launch().is_none());
     }
 
     #[test]
     fn the_grid_covers_the_longest_write() {
         let mut writes = SmallWrites::default();
-        writes.push(0, 0, 1);
-        writes.push(1 << 20, 0, SmallWrites::BLOCK_BYTES + 1);
-        assert_eq!(writes.take().unwrap().0.blocks, [2, 2, 1]);
+        writes.add(0, 0, 1);
+        writes.add(1 << 20, 0, SmallWrites::BLOCK_BYTES + 1);
+        assert_eq!(writes.launch().unwrap().0.blocks, [2, 2, 1]);
     }
 }

@@ -68,3 +68,111 @@ pub(crate) unsafe fn enqueue<P: Copy>(stream: CUstream, kernel: &Kernel, grid: G
     // SAFETY: the configuration and the parameters live through the call, which copies them.
     unsafe { ffi::cuLaunchKernelEx(&config, kernel.function(), params.as_mut_ptr(), null_mut()) }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use quire_kernels::{DType, Device, StepCtx, Tensor};
+
+    use super::*;
+    use crate::copy::RowCopies;
+    use crate::device::CudaDevice;
+    use crate::testing::gpu;
+
+    fn bytes(device: &CudaDevice, dims: &[usize]) -> Tensor {
+        Tensor::new(device.allocate(dims.iter().product()).unwrap(), 0, DType::U8, dims)
+    }
+
+    /// Launches `copy_rows` for pairs that lie in device memory.
+    fn copy(ctx: &mut StepCtx, device: &CudaDevice, rows: &Tensor, pairs: &Tensor) -> Result<()> {
+        let kernel = device.kernel("copy", "copy_rows").unwrap();
+        let (grid, params) = RowCopies::of(rows, &[]).launch(crate::memory::address(pairs), pairs.num_rows());
+        // SAFETY: the parameters are the kernel's; the tests write pairs of rows that are there.
+        unsafe { launch(ctx, &kernel, grid, &params) }
+    }
+
+    #[test]
+    fn a_recorded_launch_reads_what_its_tensors_hold_when_it_runs() {
+        let Some(device) = gpu() else { return };
+        let rows = bytes(&device, &[8, 48]);
+        let pairs = bytes(&device, &[2, 8]);
+        let mut ctx = StepCtx::new(device.as_ref(), 1 << 20).unwrap();
+        let graph = ctx.capture(|ctx| copy(ctx, &device, &rows, &pairs)).unwrap().unwrap();
+        let mut model: Vec<u8> = (0..8 * 48).map(|i| i as u8).collect();
+        ctx.write(&rows, &model).unwrap();
+        for round in 0..100u32 {
+            let [a, b, c, d] = [0, 1, 3, 6].map(|i| (i + round) % 8);
+            ctx.write(&pairs, &[a, b, c, d].map(u32::to_le_bytes).concat()).unwrap();
+            ctx.launch(graph.as_ref()).unwrap();
+            for (from, to) in [(a, b), (c, d)] {
+                let from = from as usize * 48;
+                model.copy_within(from..from + 48, to as usize * 48);
+            }
+        }
+        assert_eq!(ctx.read(&rows).unwrap().wait().unwrap(), model);
+        println!("the graph takes {} bytes", graph.num_bytes());
+    }
+
+    #[test]
+    fn a_grid_without_blocks_launches_nothing() {
+        let Some(device) = gpu() else { return };
+        let (rows, pairs) = (bytes(&device, &[8, 48]), bytes(&device, &[2, 8]));
+        let mut ctx = StepCtx::new(device.as_ref(), 1 << 20).unwrap();
+        copy(&mut ctx, &device, &rows, &pairs.rows(0, 0)).unwrap();
+        ctx.synchronize().unwrap();
+    }
+
+    #[test]
+    fn a_launch_that_cannot_be_is_an_error_and_the_device_goes_on() {
+        let Some(device) = gpu() else { return };
+        let kernel = device.kernel("copy", "copy_writes").unwrap();
+        let mut ctx = StepCtx::new(device.as_ref(), 1 << 20).unwrap();
+        let grid = Grid { blocks: [1; 3], threads: 4096, shared_bytes: 0, overlaps: false };
+        // SAFETY: the driver refuses so many threads.
+        let refused = unsafe { launch(&mut ctx, &kernel, grid, &[0u64; 96]) };
+        assert!(refused.unwrap_err().to_string().contains("CUDA_ERROR_INVALID_VALUE"));
+        ctx.synchronize().unwrap();
+    }
+
+    #[test]
+    fn a_kernel_says_what_fits_a_multiprocessor() {
+        let Some(device) = gpu() else { return };
+        let kernel = device.kernel("copy", "copy_rows").unwrap();
+        let plain = kernel.blocks_per_sm(256, 0).unwrap();
+        kernel.allow_shared_bytes(device.max_shared_bytes()).unwrap();
+        assert_eq!(kernel.blocks_per_sm(256, device.max_shared_bytes()).unwrap(), 1);
+        assert!(plain >= 4 && device.num_sms() > 1, "{plain} blocks");
+        let missing = device.kernel("copy", "copy_nothing").err().unwrap();
+        assert!(missing.to_string().contains("no kernel copy_nothing"), "{missing}");
+        let missing = device.kernel("nothing", "copy_rows").err().unwrap();
+        assert!(missing.to_string().contains("cargo xtask build-kernels --arch"), "{missing}");
+    }
+
+    #[test]
+    fn what_calls_cost_the_host() {
+        let Some(device) = gpu() else { return };
+        let (rows, pairs) = (bytes(&device, &[8, 48]), bytes(&device, &[1, 8]));
+        let mut ctx = StepCtx::new(device.as_ref(), 1 << 20).unwrap();
+        let mut time = |what: &str, call: &mut dyn FnMut(&mut StepCtx)| {
+            for _ in 0..100 {
+                call(&mut ctx);
+            }
+            ctx.synchronize().unwrap();
+            let start = Instant::now();
+            for _ in 0..1000 {
+                call(&mut ctx);
+            }
+            let enqueued = start.elapsed() / 1000;
+            ctx.synchronize().unwrap();
+            println!("{what}: {enqueued:?} enqueued, {:?} done", start.elapsed() / 1000);
+        };
+        time("make the context current", &mut |_| device.set_current().unwrap());
+        time("launch", &mut |ctx| copy(ctx, &device, &rows, &pairs).unwrap());
+        let many = |ctx: &mut StepCtx| (0..100).try_for_each(|_| copy(ctx, &device, &rows, &pairs));
+        let mut recorder = StepCtx::new(device.as_ref(), 1 << 20).unwrap();
+        let graph = recorder.capture(many).unwrap().unwrap();
+        time("launch a graph of 100 kernels", &mut |ctx| ctx.launch(graph.as_ref()).unwrap());
+        println!("the graph takes {} bytes", graph.num_bytes());
+    }
+}

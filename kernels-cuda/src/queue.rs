@@ -56,10 +56,11 @@ impl CudaQueue {
     pub(crate) fn stream(&mut self) -> Result<CUstream> {
         self.parts.context.bind()?;
         let stream = self.stream.as_inner();
-        if let Some((grid, params)) = self.small_writes.take() {
-            // SAFETY: each write was checked to lie in its tensor; what it reads stays until a fence behind the
-            // kernel is over.
+        if let Some((grid, params)) = self.small_writes.launch() {
+            // SAFETY: each write was checked to lie in its tensor, which lives until it is enqueued; what it reads
+            // stays until a fence behind the kernel is over.
             let code = unsafe { enqueue(stream, &self.parts.copies.writes, grid, &params) };
+            self.small_writes.clear();
             self.parts.context.check("cuLaunchKernelEx", code)?;
         }
         Ok(stream)
@@ -112,12 +113,12 @@ impl CudaQueue {
     }
 
     /// Puts a write with the others that wait.
-    fn write_small(&mut self, target: u64, bytes: &[u8]) -> Result<()> {
-        if !self.small_writes.takes(target, bytes.len()) {
+    fn write_small(&mut self, dst: &Tensor, bytes: &[u8]) -> Result<()> {
+        if !self.small_writes.takes(address(dst), bytes.len()) {
             self.stream()?;
         }
         let source = self.stage(bytes)?;
-        self.small_writes.push(target, source as u64, bytes.len());
+        self.small_writes.push(dst, source as u64);
         Ok(())
     }
 
@@ -142,7 +143,7 @@ impl Queue for CudaQueue {
             return Ok(());
         }
         if bytes.len() <= SmallWrites::MAX_BYTES {
-            return self.write_small(address(dst), bytes);
+            return self.write_small(dst, bytes);
         }
         if bytes.len() < upload::MIN_BYTES {
             return self.write_pieces(address(dst), bytes);

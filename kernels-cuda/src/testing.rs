@@ -14,3 +14,18 @@ pub fn lose_device(kernels: &Kernels) -> Result<()> {
     let mut ctx = kernels.step_ctx(0)?;
     ctx.queue_as::<CudaQueue>().map_or(Ok(()), CudaQueue::lose)
 }
+
+/// The device for tests of this crate's inside; none, with a line, where there is none.
+#[cfg(test)]
+pub(crate) fn gpu() -> Option<std::sync::Arc<crate::device::CudaDevice>> {
+    let opened = crate::device::CudaDevice::open(crate::CudaConfig::default());
+    let is_demanded = std::env::var_os("QUIRE_TEST_CUDA").is_some_and(|value| value == "1");
+    match opened {
+        Ok(device) => Some(device),
+        Err(error @ (crate::Error::NoLibrary { .. } | crate::Error::NoDevice { .. })) if !is_demanded => {
+            println!("skipped: {error}");
+            None
+        }
+        Err(error) => panic!("{error}"),
+    }
+}

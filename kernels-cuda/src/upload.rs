@@ -23,13 +23,13 @@ use crate::ffi;
 use crate::pinned::PinnedBlock;
 
 /// Bytes of a buffer.
-const CHUNK_BYTES: usize = 4 << 20;
+const CHUNK_BYTES: usize = 1 << 20;
 
 /// Lanes at most: so many threads fill pinned memory faster than the link empties it.
 const MAX_LANES: usize = 12;
 
 /// Copies from this size on go through the lanes.
-pub(crate) const MIN_BYTES: usize = 2 * CHUNK_BYTES;
+pub(crate) const MIN_BYTES: usize = 8 << 20;
 
 /// The lanes of a device; they exist from the first copy until they are [released](Self::release).
 pub(crate) struct Uploader {
@@ -49,7 +49,7 @@ impl Uploader {
     /// The target is `bytes.len()` bytes of a live buffer.
     pub(crate) unsafe fn upload(&self, target: u64, bytes: &[u8]) -> Result<()> {
         let mut lanes = self.lanes.lock();
-        let num_lanes = bytes.len().div_ceil(MIN_BYTES).clamp(1, max_lanes());
+        let num_lanes = bytes.len().div_ceil(2 * CHUNK_BYTES).clamp(1, max_lanes());
         while lanes.len() < num_lanes {
             lanes.push(Lane::new(&self.context)?);
         }

@@ -103,6 +103,22 @@ fn memory_that_is_used_again_is_zero_and_no_work_under_way_touches_it() {
 }
 
 #[test]
+fn a_tensor_may_be_dropped_before_what_was_written_to_it_is_there() {
+    let Some(kernels) = open() else { return };
+    let device = kernels.device();
+    let mut queue = device.queue().unwrap();
+    for reserved in [None, Some(1 << 20)] {
+        reserved.map(|num_bytes| device.reserve(num_bytes)).transpose().unwrap();
+        for i in 0..100 {
+            queue.write(&bytes(device.as_ref(), &[1 << (i % 16)]), &vec![1; 1 << (i % 16)]).unwrap();
+        }
+        queue.synchronize().unwrap();
+        let again = bytes(device.as_ref(), &[1 << 16]);
+        assert_eq!(queue.read(&again).unwrap().wait().unwrap(), vec![0; 1 << 16]);
+    }
+}
+
+#[test]
 fn an_allocation_that_cannot_be_is_refused_with_numbers() {
     let Some(kernels) = open() else { return };
     match kernels.device().allocate(1 << 50).unwrap_err() {
