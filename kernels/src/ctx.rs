@@ -36,9 +36,13 @@ impl StepCtx {
         self.queue.as_mut()
     }
 
-    /// The queue as the backend's own type.
+    /// The queue as the backend's own type, also where another one decorates it.
     pub fn queue_as<Q: Queue>(&mut self) -> Option<&mut Q> {
-        (self.queue.as_mut() as &mut dyn Any).downcast_mut()
+        let mut queue = self.queue.as_mut();
+        while !(queue as &dyn Any).is::<Q>() {
+            queue = queue.decorated()?;
+        }
+        (queue as &mut dyn Any).downcast_mut()
     }
 
     /// A contiguous scratch tensor; its contents are undefined.

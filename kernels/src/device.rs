@@ -153,6 +153,12 @@ pub trait Queue: Any + Send {
     ///
     /// The first error of what was enqueued.
     fn synchronize(&mut self) -> Result<()>;
+
+    /// The queue that this one decorates, so that parts find their own behind it
+    /// ([`StepCtx::queue_as`](crate::StepCtx::queue_as)).
+    fn decorated(&mut self) -> Option<&mut dyn Queue> {
+        None
+    }
 }
 
 /// Recorded work of one [`ShapeKey`](crate::ShapeKey), replayed with the values that its tensors hold then.

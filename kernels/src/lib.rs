@@ -15,7 +15,8 @@
 //! - [`random`]: the noise that sampling draws, the same on every backend;
 //! - [`mod@reference`]: the obviously right backend, in f64;
 //! - [`conformance`]: one suite that every backend runs;
-//! - [`testing`]: an asynchronous device out of any backend, for the tests of those who use backends.
+//! - [`testing`]: an asynchronous device out of any backend, for the tests of those who use backends;
+//! - [`trace`]: statistics of every operation's outputs, on any backend.
 //!
 //! A linear layer, from a weight on the host to its output:
 //!
@@ -65,6 +66,7 @@ pub mod reference;
 mod step;
 mod tensor;
 pub mod testing;
+pub mod trace;
 
 pub use ctx::StepCtx;
 pub use device::{Device, DeviceId, DeviceInfo, Graph, PendingRead, Queue, Readback};
