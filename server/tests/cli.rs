@@ -227,7 +227,6 @@ fn wrong_flag_values_are_refused_by_name() {
         ("--kv-cache-dtype", "int3", ["kv_cache_dtype", "int3"]),
         ("--dtype", "int3", ["dtype", "int3"]),
         ("--device", "tpu", ["unknown device `tpu`", "auto, cpu, cuda"]),
-        ("--device", "cuda", ["cuda", "not built into this program"]),
         ("--threads", "many", ["--threads", "many"]),
         ("--threads", "0", ["--threads", "0"]),
         ("--scheduling-policy", "lifo", ["unknown scheduling policy `lifo`", "fcfs"]),
@@ -243,6 +242,18 @@ fn wrong_flag_values_are_refused_by_name() {
     ] {
         eprintln!("{flag} {value}");
         tiny.run("generate", &["--prompt", "a", &format!("{flag}={value}")]).refused(&parts);
+    }
+}
+
+/// A program that has CUDA names the library that it looked for; where there is one, CUDA may well work.
+#[test]
+fn cuda_that_is_not_built_or_not_installed_is_refused() {
+    let tiny = Tiny::new();
+    let ran = || tiny.run("generate", &["--prompt", "a", "--device=cuda"]);
+    if !quire_kernels_cuda::IS_BUILT {
+        ran().refused(&["cuda", "not built into this program", "--features cuda"]);
+    } else if !std::path::Path::new("/dev/nvidiactl").exists() {
+        ran().refused(&["cuda", "libcuda.so.1", "--device cpu"]);
     }
 }
 
