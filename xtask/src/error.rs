@@ -22,6 +22,16 @@ pub(crate) enum Error {
     NoMeasurement { program: String, output: String },
     #[error("neither QUIRE_CACHE, XDG_CACHE_HOME nor HOME is set: nowhere to keep models")]
     NoCacheFolder,
+    #[error("cargo has not built {0}")]
+    NotBuilt(String),
+    #[error("the program needs {library} to start; it must be loaded at run time:\n{libraries}")]
+    Linked { library: &'static str, libraries: String },
+    #[error("`{command}` must say `{part}`, and says:\n{output}")]
+    Unexpected { command: &'static str, part: &'static str, output: String },
+    #[error("{path} holds {bytes} bytes, at most {max_bytes} are wanted; fewer --arch make it smaller", path = path.display())]
+    TooLarge { path: PathBuf, bytes: u64, max_bytes: u64 },
+    #[error("{} holds something else: name a folder that is empty or not there", .0.display())]
+    NotOurs(PathBuf),
     #[error(transparent)]
     Kernels(#[from] crate::kernels::Error),
     #[error("unknown peer {0}; known: llama.cpp")]

@@ -2,12 +2,15 @@
 //!
 //! Depends on no crate of the engine: it drives `cargo` and the programs that `cargo` builds.
 
+mod artifacts;
 mod bench;
 mod cache;
+mod cuda;
 mod error;
 mod fetch;
 mod golden;
 mod kernels;
+mod package;
 mod peer;
 mod process;
 mod startup;
@@ -41,6 +44,8 @@ enum Command {
     Bench(bench::Options),
     /// Compile the CUDA kernels, which nothing else needs nvcc for
     BuildKernels(kernels::Options),
+    /// Make a folder of GPU tests that runs on a machine without Rust
+    PackageGpuTests(package::Options),
 }
 
 fn main() -> ExitCode {
@@ -61,5 +66,6 @@ fn run(command: Command) -> Result<()> {
         Command::Golden(options) => golden::run(&options),
         Command::Bench(options) => bench::run(&options),
         Command::BuildKernels(options) => kernels::run(&options),
+        Command::PackageGpuTests(options) => package::run(&options),
     }
 }

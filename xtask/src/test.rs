@@ -2,6 +2,7 @@
 
 use std::process::Command;
 
+use crate::cuda;
 use crate::error::Result;
 use crate::fetch;
 use crate::process::{self, cargo, root};
@@ -17,20 +18,23 @@ pub(crate) struct Options {
 pub(crate) fn check() -> Result<()> {
     process::run(&mut cargo(["fmt", "--all", "--check"]))?;
     process::run(&mut cargo(["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"]))?;
-    process::run(cargo(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"))
+    process::run(cargo(["doc", "--workspace", "--no-deps"]).env("RUSTDOCFLAGS", "-D warnings"))?;
+    cuda::check()
 }
 
-/// `check`, then every test of the workspace and the strangers' crates under `examples`.
+/// `check`, then every test of the workspace and the strangers' crates under `examples`, then what the feature
+/// `cuda` adds.
 pub(crate) fn run(options: &Options) -> Result<()> {
     check()?;
     let smollm2 = fetch::SMOLLM2.fetch()?;
     let mut tests = cargo(["test", "--workspace", "--no-fail-fast"]);
-    tests.env("QUIRE_TEST_SMOLLM2", smollm2);
+    tests.env("QUIRE_TEST_SMOLLM2", &smollm2);
     if options.full {
         tests.env("QUIRE_TEST_QWEN_CODER", fetch::QWEN_CODER.fetch()?).env("PROPTEST_CASES", "2048");
     }
     process::run(&mut tests)?;
     examples()?;
+    cuda::test(&smollm2)?;
     if options.full {
         crate::golden::folders()?;
     }

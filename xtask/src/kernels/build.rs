@@ -157,3 +157,24 @@ pub(crate) fn remove_outdated(folder: &Path, families: &[Family], images: &[Imag
     }
     Ok(())
 }
+
+/// Makes `to` hold the chosen files of `from` and nothing else. A file that is the same is left as it is.
+pub(crate) fn mirror(from: &Path, to: &Path, is_chosen: impl Fn(&str) -> bool) -> Result<()> {
+    fs::create_dir_all(to).map_err(Error::io(to))?;
+    let names = fs::read_dir(from).map_err(Error::io(from))?.flatten();
+    let names = names.filter_map(|entry| entry.file_name().into_string().ok());
+    let wanted: Vec<String> = names.filter(|name| is_chosen(name)).collect();
+    for name in &wanted {
+        let (source, copy) = (from.join(name), to.join(name));
+        let bytes = fs::read(&source).map_err(Error::io(&source))?;
+        if fs::read(&copy).ok().as_ref() != Some(&bytes) {
+            fs::write(&copy, bytes).map_err(Error::io(&copy))?;
+        }
+    }
+    for entry in fs::read_dir(to).map_err(Error::io(to))?.flatten() {
+        if !wanted.iter().any(|name| entry.file_name() == name.as_str()) {
+            fs::remove_file(entry.path()).map_err(Error::io(entry.path()))?;
+        }
+    }
+    Ok(())
+}

@@ -31,35 +31,56 @@ use toolkit::{Places, Toolkit};
 pub(crate) struct Options {
     /// What to compile for: sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_120, compute_100 (PTX), or all
     #[arg(long, value_delimiter = ',', default_value = "all")]
-    pub(crate) arch: Vec<String>,
+    arch: Vec<String>,
     /// `auto` (CUDA_HOME, CUDA_PATH, PATH, /usr/local/cuda, one that pip brought), `pip` (brings one), or its folder
     #[arg(long, default_value = "auto")]
-    pub(crate) toolkit: PathBuf,
+    toolkit: PathBuf,
     /// Print registers, shared memory, stack and spills, and fail where a hot kernel spills
     #[arg(long)]
-    pub(crate) verify: bool,
+    verify: bool,
     /// Compilers at once; one a core where not given
     #[arg(long)]
-    pub(crate) jobs: Option<usize>,
+    jobs: Option<usize>,
     /// Where the images go; target/kernels-cuda where not given
     #[arg(long)]
-    pub(crate) out: Option<PathBuf>,
+    out: Option<PathBuf>,
     /// Where the .cu files are; kernels-cuda/cuda where not given
     #[arg(long)]
-    pub(crate) source: Option<PathBuf>,
+    source: Option<PathBuf>,
     /// Say what would be compiled, and compile nothing
     #[arg(long)]
-    pub(crate) dry_run: bool,
+    dry_run: bool,
     /// Keep line numbers in the images, for profilers and sanitizers
     #[arg(long)]
-    pub(crate) line_info: bool,
+    line_info: bool,
+}
+
+impl Options {
+    /// For these targets, with the toolkit that is there, or else the one of pip.
+    pub(crate) fn for_targets<S: AsRef<str>>(targets: &[S]) -> Self {
+        let is_there = Places::of_environment(pip::cached()).find().is_ok();
+        Self {
+            arch: targets.iter().map(|target| target.as_ref().to_owned()).collect(),
+            toolkit: if is_there { "auto" } else { "pip" }.into(),
+            verify: false,
+            jobs: None,
+            out: None,
+            source: None,
+            dry_run: false,
+            line_info: false,
+        }
+    }
+
+    /// Verifies what is built too.
+    pub(crate) fn verify(self) -> Self {
+        Self { verify: true, ..self }
+    }
 }
 
 /// Checks everything, then compiles what has changed.
 pub(crate) fn run(options: &Options) -> crate::error::Result<()> {
-    let root = crate::process::root();
-    let source = options.source.clone().unwrap_or_else(|| root.join("kernels-cuda/cuda"));
-    let out = options.out.clone().unwrap_or_else(|| root.join("target/kernels-cuda"));
+    let source = options.source.clone().unwrap_or_else(|| crate::process::root().join("kernels-cuda/cuda"));
+    let out = options.out.clone().unwrap_or_else(default_out);
     let toolkit = match options.toolkit.to_str() {
         Some("auto") => Places::of_environment(pip::cached()).find(),
         Some("pip") => Toolkit::at(&pip::bring()?, "brought by pip"),
@@ -75,6 +96,18 @@ pub(crate) fn run(options: &Options) -> crate::error::Result<()> {
     Ok(make(options, &toolkit, &targets, &families, &out)?)
 }
 
+/// Copies the images for some targets, and makes the folder hold nothing else. What is there already keeps its time.
+pub(crate) fn copy_images<S: AsRef<str>>(targets: &[S], to: &Path) -> crate::error::Result<()> {
+    let targets = Target::parse_list(targets)?;
+    Ok(build::mirror(&default_out(), to, |name| {
+        targets.iter().any(|target| name.ends_with(&format!(".{}", target.file_suffix())))
+    })?)
+}
+
+fn default_out() -> PathBuf {
+    crate::process::root().join("target/kernels-cuda")
+}
+
 /// All that can be wrong before the compiler is called, at once.
 fn check(
     options: &Options,
@@ -87,7 +120,8 @@ fn check(
         (Ok(toolkit), Ok(targets)) => toolkit.check(targets),
         _ => Ok(()),
     };
-    let host = host_compiler(&Places::of_environment(None));
+    let named = std::env::var("NVCC_CCBIN").ok().filter(|name| !name.is_empty());
+    let host = host_compiler(&Places::of_environment(None), named.as_deref());
     match (toolkit, targets, families, version, host) {
         (Ok(toolkit), Ok(targets), Ok(families), Ok(()), Ok(())) => Ok((toolkit, targets, families)),
         (toolkit, targets, families, version, host) => {
@@ -97,12 +131,11 @@ fn check(
     }
 }
 
-/// nvcc reads headers with the machine's own compiler.
-fn host_compiler(places: &Places) -> Result<()> {
-    let named = std::env::var("NVCC_CCBIN").ok().filter(|name| !name.is_empty());
-    let name = named.unwrap_or_else(|| "gcc".to_owned());
-    let is_there = Path::new(&name).exists() || places.program(&name).is_some();
-    if is_there { Ok(()) } else { Err(Error::NoHostCompiler(name)) }
+/// nvcc reads headers with the machine's own compiler; it calls gcc, which without g++ knows no C++.
+fn host_compiler(places: &Places, named: Option<&str>) -> Result<()> {
+    let name = named.unwrap_or("g++");
+    let is_there = Path::new(name).exists() || places.program(name).is_some();
+    if is_there { Ok(()) } else { Err(Error::NoHostCompiler(name.to_owned())) }
 }
 
 fn make(

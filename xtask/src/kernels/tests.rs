@@ -233,3 +233,33 @@ fn all_faults_are_told_before_anything_is_compiled() {
     assert!(text.contains("nvcc 12.4 knows no sm_120"), "{text}");
     assert!(bench.image_names().is_empty());
 }
+
+#[test]
+fn a_mirror_holds_the_chosen_images_alone_and_keeps_what_is_the_same() {
+    let bench = Bench::new(&[("norm.cu", ""), ("rope.cu", "")]);
+    bench.build(&["sm_80", "sm_90a"]).unwrap();
+    let copy = bench.folder.path().join("copy");
+    let names = || {
+        let entries = fs::read_dir(&copy).unwrap().map(|entry| entry.unwrap());
+        let mut names: Vec<_> =
+            entries.map(|entry| (entry.file_name(), entry.metadata().unwrap().modified().unwrap())).collect();
+        names.sort();
+        names
+    };
+    build::mirror(&bench.out(), &copy, |name| name.ends_with(".cubin")).unwrap();
+    assert_eq!(names().len(), 4);
+    build::mirror(&bench.out(), &copy, |name| name.ends_with(".sm_80.cubin")).unwrap();
+    let before = names();
+    assert_eq!(before.iter().map(|row| &row.0).collect::<Vec<_>>(), ["norm.sm_80.cubin", "rope.sm_80.cubin"]);
+    build::mirror(&bench.out(), &copy, |name| name.ends_with(".sm_80.cubin")).unwrap();
+    assert_eq!(names(), before);
+}
+
+#[test]
+fn a_missing_host_compiler_is_named() {
+    let text = host_compiler(&Places::default(), None).unwrap_err().to_string();
+    assert!(text.contains("no g++") && text.contains("NVCC_CCBIN"), "{text}");
+    let text = host_compiler(&Places::default(), Some("clang++-99")).unwrap_err().to_string();
+    assert!(text.contains("no clang++-99"), "{text}");
+    host_compiler(&Places::default(), Some("/bin/sh")).unwrap();
+}
