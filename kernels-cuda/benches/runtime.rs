@@ -100,9 +100,15 @@ fn row_copies(kernels: &Kernels) -> Result<()> {
             queue.copy_rows(&rows, &pairs)?;
             queue.synchronize()
         })?;
+        let small = rows.rows(0, 1).columns(0, 1024);
+        let read = median(21, || {
+            queue.copy_rows(&rows, &pairs)?;
+            black_box(queue.read(&small)?.wait()?);
+            Ok(())
+        })?;
         let moved = 2.0 * f64::from(num_pairs) * row_bytes as f64;
         println!(
-            "copy {num_pairs:>4} rows of 2 MiB: {time:?}, {:.0} GB/s read and written",
+            "copy {num_pairs:>4} rows of 2 MiB: {time:?}, {:.0} GB/s read and written; with a read behind {read:?}",
             moved / time.as_secs_f64() / 1e9
         );
     }

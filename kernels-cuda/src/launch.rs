@@ -85,11 +85,10 @@ mod tests {
     }
 
     /// Launches `copy_rows` for pairs that lie in device memory.
-    fn copy(ctx: &mut StepCtx, device: &CudaDevice, rows: &Tensor, pairs: &Tensor) -> Result<()> {
-        let kernel = device.kernel("copy", "copy_rows").unwrap();
+    fn copy(ctx: &mut StepCtx, kernel: &Kernel, rows: &Tensor, pairs: &Tensor) -> Result<()> {
         let (grid, params) = RowCopies::of(rows, &[]).launch(crate::memory::address(pairs), pairs.num_rows());
         // SAFETY: the parameters are the kernel's; the tests write pairs of rows that are there.
-        unsafe { launch(ctx, &kernel, grid, &params) }
+        unsafe { launch(ctx, kernel, grid, &params) }
     }
 
     #[test]
@@ -98,7 +97,8 @@ mod tests {
         let rows = bytes(&device, &[8, 48]);
         let pairs = bytes(&device, &[2, 8]);
         let mut ctx = StepCtx::new(device.as_ref(), 1 << 20).unwrap();
-        let graph = ctx.capture(|ctx| copy(ctx, &device, &rows, &pairs)).unwrap().unwrap();
+        let kernel = device.kernel("copy", "copy_rows").unwrap();
+        let graph = ctx.capture(|ctx| copy(ctx, &kernel, &rows, &pairs)).unwrap().unwrap();
         let mut model: Vec<u8> = (0..8 * 48).map(|i| i as u8).collect();
         ctx.write(&rows, &model).unwrap();
         for round in 0..100u32 {
@@ -119,7 +119,8 @@ mod tests {
         let Some(device) = gpu() else { return };
         let (rows, pairs) = (bytes(&device, &[8, 48]), bytes(&device, &[2, 8]));
         let mut ctx = StepCtx::new(device.as_ref(), 1 << 20).unwrap();
-        copy(&mut ctx, &device, &rows, &pairs.rows(0, 0)).unwrap();
+        let kernel = device.kernel("copy", "copy_rows").unwrap();
+        copy(&mut ctx, &kernel, &rows, &pairs.rows(0, 0)).unwrap();
         ctx.synchronize().unwrap();
     }
 
@@ -153,6 +154,7 @@ mod tests {
     fn what_calls_cost_the_host() {
         let Some(device) = gpu() else { return };
         let (rows, pairs) = (bytes(&device, &[8, 48]), bytes(&device, &[1, 8]));
+        let kernel = device.kernel("copy", "copy_rows").unwrap();
         let mut ctx = StepCtx::new(device.as_ref(), 1 << 20).unwrap();
         let mut time = |what: &str, call: &mut dyn FnMut(&mut StepCtx)| {
             for _ in 0..100 {
@@ -168,8 +170,8 @@ mod tests {
             println!("{what}: {enqueued:?} enqueued, {:?} done", start.elapsed() / 1000);
         };
         time("make the context current", &mut |_| device.set_current().unwrap());
-        time("launch", &mut |ctx| copy(ctx, &device, &rows, &pairs).unwrap());
-        let many = |ctx: &mut StepCtx| (0..100).try_for_each(|_| copy(ctx, &device, &rows, &pairs));
+        time("launch", &mut |ctx| copy(ctx, &kernel, &rows, &pairs).unwrap());
+        let many = |ctx: &mut StepCtx| (0..100).try_for_each(|_| copy(ctx, &kernel, &rows, &pairs));
         let mut recorder = StepCtx::new(device.as_ref(), 1 << 20).unwrap();
         let graph = recorder.capture(many).unwrap().unwrap();
         time("launch a graph of 100 kernels", &mut |ctx| ctx.launch(graph.as_ref()).unwrap());

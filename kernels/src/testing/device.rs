@@ -74,6 +74,18 @@ impl Device for DeferredDevice {
         Ok(Arc::new(DeferredBuffer { inner: self.inner.allocate(num_bytes)?, device: self.id }))
     }
 
+    fn reserve(&self, num_bytes: usize) -> Result<()> {
+        self.inner.reserve(num_bytes)
+    }
+
+    fn finish_loading(&self) {
+        self.inner.finish_loading();
+    }
+
+    fn num_allocations(&self) -> u64 {
+        self.inner.num_allocations()
+    }
+
     fn queue(&self) -> Result<Box<dyn Queue>> {
         let (inner, in_step) = (self.inner.clone(), self.in_step.clone());
         Ok(Box::new(DeferredQueue::new(inner, in_step, self.max_queued)?))
