@@ -1,6 +1,6 @@
 //! Normalization, rotation, gating.
 
-use super::bench::{Bench, Matrix, Placement, tolerance, widen};
+use super::bench::{Bench, Matrix, Placement, round_to, tolerance, widen};
 use super::report::At;
 use crate::{Result, RopeStyle, RopeTable, StepCtx, Tensor, math};
 
@@ -157,6 +157,7 @@ fn check_silu_mul(bench: &mut Bench<'_>, [rows, features]: [usize; 2], placement
     for (row, extreme) in values.chunks_mut(2 * features).zip([100.0, -100.0, 88.75, -88.75, 0.0]) {
         row[0] = extreme;
     }
+    let values = round_to(bench.activation(), &values);
     let expected: Vec<f64> = widen(&values).chunks(2 * features).flat_map(math::silu_mul).collect();
     let dims = [rows, features];
     let x: Matrix = bench.matrix([rows, 2 * features], placement, &values)?;
