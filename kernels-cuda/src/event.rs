@@ -2,6 +2,7 @@
 
 use std::ptr::null_mut;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use quire_kernels::Result;
@@ -9,9 +10,23 @@ use quire_kernels::Result;
 use crate::context::Context;
 use crate::ffi::{self, CUevent, CUstream};
 
-/// How long a wait asks again and again before it goes to sleep: waking up takes longer than what is usually
-/// missing when somebody waits.
-const SPIN: Duration = Duration::from_micros(100);
+/// How a thread waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Wait {
+    /// Awake, as long as a step may take: being woken costs more than 100 µs in a virtual machine, which is a
+    /// seventh of a small model's step. Where there are few processors, others get them soon.
+    Awake,
+    /// Asleep, but for the first moment: one of many threads.
+    Asleep,
+}
+
+impl Wait {
+    /// How long to stay awake.
+    fn spin(self) -> Duration {
+        let is_roomy = || thread::available_parallelism().is_ok_and(|n| n.get() >= 4);
+        if self == Self::Awake && is_roomy() { Duration::from_millis(20) } else { Duration::from_micros(100) }
+    }
+}
 
 /// A point in a stream.
 pub(crate) struct Event {
@@ -49,14 +64,18 @@ impl Event {
     }
 
     /// Waits until everything recorded is done, on any thread. A lost device ends the wait with its error.
-    pub(crate) fn wait(&self) -> Result<()> {
+    pub(crate) fn wait(&self, wait: Wait) -> Result<()> {
         self.context.bind()?;
-        let start = Instant::now();
-        while start.elapsed() < SPIN {
+        if self.is_over()? {
+            return Ok(());
+        }
+        let (start, spin) = (Instant::now(), wait.spin());
+        while start.elapsed() < spin {
+            // Asking takes a lock of the driver that threads which enqueue want too.
+            (0..20).for_each(|_| std::hint::spin_loop());
             if self.is_over()? {
                 return Ok(());
             }
-            std::hint::spin_loop();
         }
         // SAFETY: the event lives.
         self.context.check("cuEventSynchronize", unsafe { ffi::cuEventSynchronize(self.raw) })

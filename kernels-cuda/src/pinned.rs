@@ -9,7 +9,7 @@ use quire_kernels::{Error, Result};
 
 use crate::capture::Relaxed;
 use crate::context::Context;
-use crate::event::Event;
+use crate::event::{Event, Wait};
 use crate::ffi;
 
 /// The smallest block.
@@ -92,7 +92,7 @@ impl PinnedPool {
             return Ok((PinnedBlock::new(&self.context, num_bytes)?, None));
         };
         if let Some(event) = &last_use {
-            event.wait()?;
+            event.wait(Wait::Awake)?;
         }
         Ok((block, last_use))
     }
@@ -107,7 +107,7 @@ impl PinnedPool {
         let idle = std::mem::take(&mut *self.idle.lock());
         for Idle { last_use, .. } in &idle {
             // What a lost device was to do, it does no more.
-            let _ = last_use.as_ref().map(Event::wait);
+            let _ = last_use.as_ref().map(|event| event.wait(Wait::Asleep));
         }
     }
 

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use quire_kernels::{PendingRead, Result};
 
-use crate::event::Event;
+use crate::event::{Event, Wait};
 use crate::pinned::{PinnedBlock, PinnedPool};
 
 /// A copy into pinned memory. One that nobody waits for gives its memory back with the event behind it.
@@ -25,7 +25,7 @@ impl CudaRead {
 impl PendingRead for CudaRead {
     fn wait(mut self: Box<Self>) -> Result<Vec<u8>> {
         let (block, event) = self.copy.take().expect("a read is waited for once");
-        if let Err(error) = event.wait() {
+        if let Err(error) = event.wait(Wait::Awake) {
             self.copy = Some((block, event));
             return Err(error);
         }

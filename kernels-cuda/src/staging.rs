@@ -5,7 +5,7 @@ use std::sync::Arc;
 use quire_kernels::Result;
 
 use crate::context::Context;
-use crate::event::Event;
+use crate::event::{Event, Wait};
 use crate::ffi::CUstream;
 use crate::pinned::{PinnedBlock, PinnedPool};
 use crate::ring::Ring;
@@ -53,7 +53,7 @@ impl Staging {
         let Some((mark, event)) = self.ring.oldest_fence() else {
             return self.fence(context, stream);
         };
-        event.wait()?;
+        event.wait(Wait::Awake)?;
         self.ring.release(mark);
         self.spare.push(event);
         Ok(())

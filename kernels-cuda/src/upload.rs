@@ -18,12 +18,12 @@ use parking_lot::Mutex;
 use quire_kernels::Result;
 
 use crate::context::Context;
-use crate::event::Event;
+use crate::event::{Event, Wait};
 use crate::ffi;
 use crate::pinned::PinnedBlock;
 
 /// Bytes of a buffer.
-const CHUNK_BYTES: usize = 1 << 20;
+const CHUNK_BYTES: usize = 2 << 20;
 
 /// Lanes at most: so many threads fill pinned memory faster than the link empties it.
 const MAX_LANES: usize = 12;
@@ -48,6 +48,9 @@ impl Uploader {
     ///
     /// The target is `bytes.len()` bytes of a live buffer.
     pub(crate) unsafe fn upload(&self, target: u64, bytes: &[u8]) -> Result<()> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
         let mut lanes = self.lanes.lock();
         let num_lanes = bytes.len().div_ceil(2 * CHUNK_BYTES).clamp(1, max_lanes());
         while lanes.len() < num_lanes {
@@ -123,7 +126,7 @@ impl Lane {
             let Some(rest) = bytes.get(start..).filter(|rest| !rest.is_empty()) else { break };
             let chunk = &rest[..rest.len().min(CHUNK_BYTES)];
             let buffer = &self.buffers[turn % 2];
-            buffer.read.wait()?;
+            buffer.read.wait(Wait::Asleep)?;
             // SAFETY: the block is as long, and the device is done with it.
             unsafe { buffer.block.start().copy_from_nonoverlapping(chunk.as_ptr(), chunk.len()) };
             let source = buffer.block.start().cast_const().cast();
@@ -133,6 +136,6 @@ impl Lane {
             context.check("cuMemcpyHtoDAsync", code)?;
             buffer.read.record(stream)?;
         }
-        self.buffers.iter().try_for_each(|buffer| buffer.read.wait())
+        self.buffers.iter().try_for_each(|buffer| buffer.read.wait(Wait::Asleep))
     }
 }
