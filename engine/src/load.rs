@@ -19,6 +19,9 @@ use crate::{AsyncLlm, ConfigError, EngineParts, Llm, Result, SamplingParams, rep
 /// The most that a pool takes of a host's memory where nobody says how much.
 const MAX_DEFAULT_POOL_BYTES: usize = 4 << 30;
 
+/// What recorded steps may take of a device's memory where nobody says how much.
+const DEFAULT_GRAPH_BYTES: usize = 512 << 20;
+
 /// What the KV pool is measured by where nobody gives its size.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum PoolDefault {
@@ -95,7 +98,7 @@ impl<'a> EngineBuilder<'a> {
         let sizes = ModelSizes {
             architecture,
             config: checkpoint.config(),
-            weight_bytes: usize::try_from(weights.num_bytes).unwrap_or(usize::MAX),
+            weight_bytes: weight_bytes(&weights, &self.kernels),
         };
         let request = memory_request(&config, &weights, self.pool_default);
         let memory = MemoryPlan::new(&self.kernels, sizes, &request)?;
@@ -211,6 +214,14 @@ fn check_max_logprobs(config: &EngineConfig, vocab_size: usize) -> Result<(), Co
     })
 }
 
+/// What the weights take on the device.
+fn weight_bytes(weights: &WeightSummary, kernels: &Kernels) -> usize {
+    let packed = |(&dtype, &(_, num_bytes)): (&DType, &(usize, u64))| {
+        kernels.linear().packed_bytes(dtype, usize::try_from(num_bytes).unwrap_or(usize::MAX))
+    };
+    weights.by_dtype.iter().map(packed).fold(0, usize::saturating_add)
+}
+
 /// The configuration's share in the memory plan.
 fn memory_request(
     config: &EngineConfig,
@@ -236,7 +247,18 @@ fn memory_request(
         kv_dtype: kv_dtype(config, weights),
         max_logprobs: u32::try_from(config.max_logprobs).unwrap_or(u32::MAX),
         enforce_eager: config.enforce_eager,
-        graph_bytes: 0,
+        graph_bytes: graph_bytes(config, pool_default),
+    }
+}
+
+/// Memory for recorded steps: what was asked for, or enough for all sizes of a large model on a device that has memory
+/// of its own.
+fn graph_bytes(config: &EngineConfig, pool_default: PoolDefault) -> Option<usize> {
+    match (config.enforce_eager, config.graph_memory, pool_default) {
+        (true, ..) => Some(0),
+        (false, Some(bytes), _) => Some(usize::try_from(bytes.0).unwrap_or(usize::MAX)),
+        (false, None, PoolDefault::Utilization) => Some(DEFAULT_GRAPH_BYTES),
+        (false, None, PoolDefault::Sequences) => None,
     }
 }
 

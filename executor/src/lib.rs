@@ -40,7 +40,7 @@
 //!     kv_dtype: DType::F32,
 //!     max_logprobs: 5,
 //!     enforce_eager: false,
-//!     graph_bytes: 0,
+//!     graph_bytes: None,
 //! })?;
 //!
 //! // Then the weights, on the worker's thread.

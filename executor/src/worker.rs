@@ -5,6 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
+use std::time::Duration;
 
 use quire_kernels::Kernels;
 use quire_models::Model;
@@ -201,13 +202,20 @@ impl WorkerThread {
         // The old one gives its memory back first: there is no room for two.
         self.runner = None;
         let (kernels, model, pool) = (self.kernels.clone(), Arc::clone(&self.model), self.pool.clone());
-        let make =
-            || ModelRunner::new(kernels, model, pool, self.plan.runner.clone(), self.plan.scratch_bytes);
+        let MemoryPlan { runner, scratch_bytes, .. } = self.plan.clone();
+        let make = || {
+            let mut runner = ModelRunner::new(kernels, model, pool, runner, scratch_bytes)?;
+            runner.warm_up(WARM_UP_PATIENCE)?;
+            Ok(runner)
+        };
         let runner =
             catch_unwind(AssertUnwindSafe(make)).unwrap_or_else(|panic| Err(stopped(panic.as_ref())))?;
         Ok(self.runner.insert(runner).capacity())
     }
 }
+
+/// How long requests may wait for recordings of steps that none of them has asked for.
+const WARM_UP_PATIENCE: Duration = Duration::from_secs(2);
 
 fn gone() -> ExecutorError {
     ExecutorError::Stopped { reason: "its thread has ended".to_owned() }

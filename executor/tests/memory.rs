@@ -77,6 +77,24 @@ fn an_automatic_length_and_an_override_fit_as_they_are() {
     assert_eq!((plan.num_blocks, plan.runner.limits.max_model_len), (3, 160));
 }
 
+#[test]
+fn a_device_that_others_use_is_told_with_the_share_that_is_free() {
+    let kernels = reference::kernels_with_memory(16 << 20);
+    let of_others = kernels.device().allocate(8 << 20).unwrap();
+    let checkpoint = checkpoint();
+    let sizes = ModelSizes { architecture: &Llama, config: checkpoint.config(), weight_bytes: 100_000 };
+    let plan = |share| MemoryPlan::new(&kernels, sizes, &utilization(share, MaxModelLen::Exactly(160)));
+    let Err(ExecutorError::Memory(error)) = plan(0.9) else { panic!("half of the device is taken") };
+    assert_eq!(
+        error.to_string(),
+        "gpu_memory_utilization 0.9 of 16.00 MiB is 14.40 MiB, and 8.00 MiB are free, others have the rest: \
+         set gpu_memory_utilization to at most 0.50"
+    );
+    assert!(plan(0.5).is_ok(), "what was advised works");
+    drop(of_others);
+    assert!(plan(0.9).is_ok());
+}
+
 /// Whatever is refused works after the change that the refusal names.
 #[test]
 fn advice_that_is_followed_works() {

@@ -3,6 +3,7 @@
 mod common;
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use common::{Dice, Job, Schedule, checkpoint, plan, request, run, run_alone, start};
 use quire_executor::{
@@ -42,8 +43,13 @@ fn replayed_and_padded_steps_change_nothing() {
 }
 
 fn runner(kernels: &Kernels, enforce_eager: bool) -> ModelRunner {
+    runner_with(kernels, enforce_eager, usize::MAX)
+}
+
+fn runner_with(kernels: &Kernels, enforce_eager: bool, graph_bytes: usize) -> ModelRunner {
     let checkpoint = checkpoint();
-    let plan = plan(kernels, &checkpoint, &wide(enforce_eager));
+    let mut plan = plan(kernels, &checkpoint, &wide(enforce_eager));
+    plan.runner.graph_bytes = graph_bytes;
     let model = Llama.build(&Loader::new(&checkpoint, kernels, 160)).unwrap();
     let pool = KvPool::new(kernels, &plan.kv_groups, 16, plan.num_blocks).unwrap();
     ModelRunner::new(kernels.clone(), Arc::from(model), pool, plan.runner, plan.scratch_bytes).unwrap()
@@ -93,4 +99,33 @@ fn one_recording_serves_all_steps_of_a_size() {
     let mut plain = runner(&reference::kernels(), false);
     decode(&mut plain, 3);
     assert_eq!(plain.num_recorded_steps(), 0, "a device without graphs records nothing");
+}
+
+#[test]
+fn a_warm_runner_records_nothing_more() {
+    let kernels = testing::deferred(&reference::kernels());
+    let (mut warm, mut eager) = (runner(&kernels, false), runner(&kernels, true));
+    warm.warm_up(Duration::from_secs(3600)).unwrap();
+    let recorded = warm.num_recorded_steps();
+    assert_eq!(recorded, 12, "1 to 8, 10, 12, 14, 16");
+    for num_rows in [3, 11, 16] {
+        assert_eq!(decode(&mut warm, num_rows), decode(&mut eager, num_rows), "{num_rows} rows");
+    }
+    assert_eq!(warm.num_recorded_steps(), recorded);
+    eager.warm_up(Duration::from_secs(3600)).unwrap();
+    assert_eq!(eager.num_recorded_steps(), 0);
+}
+
+#[test]
+fn recordings_stay_within_their_memory() {
+    let kernels = testing::deferred(&reference::kernels());
+    let bytes_of = |max_bytes| {
+        let mut runner = runner_with(&kernels, false, max_bytes);
+        runner.warm_up(Duration::from_secs(3600)).unwrap();
+        (runner.num_recorded_steps(), decode(&mut runner, 12))
+    };
+    let (all, expected) = bytes_of(usize::MAX);
+    let (few, rows) = bytes_of(3 * testing::RECORDING_BYTES);
+    assert_eq!((all, few), (12, 3));
+    assert_eq!(rows, expected, "what is not recorded is computed all the same");
 }

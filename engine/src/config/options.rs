@@ -117,6 +117,10 @@ settings! {
     tensor_parallel_size: usize = 1;
     /// Whether steps are never captured as graphs.
     enforce_eager: bool = false;
+    /// Device memory for captured steps; none leaves it to the device.
+    graph_memory: Option<Bytes> = None;
+    /// Whether a row's result must not depend on the batch, the chunking or the cache, bit for bit.
+    deterministic: bool = false;
     /// Seed of whatever is random and has no seed of its own (random weights).
     seed: u64 = 0;
     /// Tokens of prompt and output together.
@@ -213,6 +217,19 @@ impl EngineOptions {
             }
         };
         Ok(LoadOptions { load_format: values.load_format, dtype, seed: values.seed })
+    }
+
+    /// The dtype that weights are computed in, where one was asked for.
+    pub fn given_dtype(&self) -> Option<DType> {
+        match self.dtype.as_ref()?.value {
+            DTypeChoice::Auto => None,
+            DTypeChoice::DType(dtype) => Some(dtype),
+        }
+    }
+
+    /// Whether rows must not depend on each other.
+    pub fn is_deterministic(&self) -> bool {
+        self.deterministic.as_ref().is_some_and(|deterministic| deterministic.value)
     }
 
     /// The model asked for, if one was.

@@ -69,6 +69,23 @@ pub enum MemoryError {
         /// What would work.
         advice: MemoryAdvice,
     },
+    /// Others have taken part of what this process may use.
+    #[error(
+        "gpu_memory_utilization {share} of {} is {}, and {} are free, others have the rest: {advice}",
+        Size(*total_bytes), Size(*budget_bytes), Size(*free_bytes)
+    )]
+    DeviceInUse {
+        /// The share asked for.
+        share: f64,
+        /// That share in bytes.
+        budget_bytes: usize,
+        /// Bytes that are free.
+        free_bytes: usize,
+        /// Bytes of the device.
+        total_bytes: usize,
+        /// What would work.
+        advice: MemoryAdvice,
+    },
 }
 
 /// A number to change, and a value that works.
@@ -79,6 +96,11 @@ pub enum MemoryAdvice {
     GpuMemoryUtilization {
         /// The least that works.
         at_least_percent: u32,
+    },
+    /// Share of the device's memory, in hundredths.
+    GpuMemoryUtilizationAtMost {
+        /// The most that works.
+        percent: u32,
     },
     /// Tokens a step.
     MaxNumBatchedTokens {
@@ -117,6 +139,9 @@ impl fmt::Display for MemoryAdvice {
         match *self {
             Self::GpuMemoryUtilization { at_least_percent: percent } => {
                 write!(f, "set gpu_memory_utilization to at least {}.{:02}", percent / 100, percent % 100)
+            }
+            Self::GpuMemoryUtilizationAtMost { percent } => {
+                write!(f, "set gpu_memory_utilization to at most {}.{:02}", percent / 100, percent % 100)
             }
             Self::MaxNumBatchedTokens { at_most } => {
                 write!(f, "set max_num_batched_tokens to at most {at_most}")

@@ -65,8 +65,8 @@ pub struct MemoryRequest {
     pub max_logprobs: u32,
     /// Never record steps.
     pub enforce_eager: bool,
-    /// Bytes set aside for recorded steps.
-    pub graph_bytes: usize,
+    /// Bytes set aside for recorded steps; `None` sets nothing aside and does not limit them.
+    pub graph_bytes: Option<usize>,
 }
 
 /// The memory of one device, before anything is allocated. All that a worker is started with.
@@ -199,6 +199,7 @@ impl Planner<'_> {
         let mut runner = RunnerConfig::new(limits);
         runner.max_logprobs = request.max_logprobs;
         runner.enforce_eager = request.enforce_eager;
+        runner.graph_bytes = request.graph_bytes.unwrap_or(usize::MAX);
         let vocab_size = model.config.vocab_size;
         let scratch_bytes = kernels.scratch_bytes(&limits)
             + model.architecture.scratch_bytes(model.config, kernels, &limits)
@@ -210,7 +211,7 @@ impl Planner<'_> {
             kv_groups,
             weight_bytes: model.weight_bytes + model.architecture.table_bytes(model.config, &limits),
             scratch_bytes,
-            graph_bytes: request.graph_bytes,
+            graph_bytes: request.graph_bytes.unwrap_or(0),
             block_bytes,
             num_blocks: 0,
         }
@@ -222,6 +223,7 @@ impl Planner<'_> {
         let num_blocks = match self.request.pool {
             PoolSize::Utilization(share) => {
                 let budget = (total as f64 * share) as usize;
+                self.check_free(share, budget)?;
                 budget.saturating_sub(fixed) / self.block_bytes
             }
             PoolSize::Bytes(num_bytes) => num_bytes / self.block_bytes,
@@ -240,6 +242,18 @@ impl Planner<'_> {
             Some(all) if all <= total => Ok(num_blocks),
             _ => Err(self.pool_too_large(plan, num_blocks)),
         }
+    }
+
+    /// A share of a device is only there where nobody else has it.
+    fn check_free(&self, share: f64, budget_bytes: usize) -> Result<(), MemoryError> {
+        let device = self.kernels.device();
+        let (free_bytes, total_bytes) = (device.free_bytes(), device.info().total_bytes);
+        if budget_bytes <= free_bytes {
+            return Ok(());
+        }
+        let percent = (100.0 * free_bytes as f64 / total_bytes as f64) as u32;
+        let advice = MemoryAdvice::GpuMemoryUtilizationAtMost { percent };
+        Err(MemoryError::DeviceInUse { share, budget_bytes, free_bytes, total_bytes, advice })
     }
 
     /// Checks that the longest sequence fits, or makes it fit.

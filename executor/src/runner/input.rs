@@ -51,16 +51,25 @@ impl StepInput {
         let is_decode = steps.iter().all(|step| step.num_tokens == 1 && step.sample);
         let padded =
             if is_decode && self.prompt_targets.is_empty() { graphs.round_up(steps.len()) } else { None };
-        if let Some(num_rows) = padded {
-            self.pad(num_rows);
+        match padded {
+            Some(num_rows) => self.padded_shape(num_rows),
+            None => StepShape { key: self.key(), recorded: false },
         }
-        let key = ShapeKey {
+    }
+
+    /// Pads a decode step to so many rows.
+    pub(super) fn padded_shape(&mut self, num_rows: usize) -> StepShape {
+        self.pad(num_rows);
+        StepShape { key: self.key(), recorded: true }
+    }
+
+    fn key(&self) -> ShapeKey {
+        ShapeKey {
             num_tokens: self.token_ids.len(),
             num_rows: self.rows.num_rows(),
             max_query_len: self.rows.max_query_len(),
             num_logits: self.logits_idx.len(),
-        };
-        StepShape { key, recorded: padded.is_some() }
+        }
     }
 
     /// Enqueues the transfer, and the copy of what was sampled before.

@@ -15,7 +15,7 @@ use quire_models::Model;
 
 use self::input::{BlockTables, StepInput, StepShape};
 use self::pack::packed_bytes;
-use self::pass::Pass;
+use self::pass::{ForwardPass, Pass};
 use self::results::{PendingResults, ResultLayout, result_bytes};
 use self::row_state::RowState;
 use self::sample::Sampling;
@@ -36,12 +36,14 @@ pub struct RunnerConfig {
     pub max_logprobs: u32,
     /// Never record steps, also where the device could.
     pub enforce_eager: bool,
+    /// Device memory that recorded steps may hold; what does not fit is enqueued each time.
+    pub graph_bytes: usize,
 }
 
 impl RunnerConfig {
     /// These limits, up to 20 log-probabilities, steps recorded where the device can.
     pub fn new(limits: Limits) -> Self {
-        Self { limits, max_logprobs: 20, enforce_eager: false }
+        Self { limits, max_logprobs: 20, enforce_eager: false, graph_bytes: usize::MAX }
     }
 
     /// Scratch that a step takes beside the model's activations and the kernels' own.
@@ -115,10 +117,10 @@ impl ModelRunner {
         let mut ctx = kernels.step_ctx(scratch_bytes)?;
         let graphs = match config.enforce_eager {
             true => GraphCache::disabled(),
-            false => GraphCache::new(
-                &mut ctx,
-                GraphSizes::new(limits.max_num_seqs.min(limits.max_num_batched_tokens)),
-            )?,
+            false => {
+                let sizes = GraphSizes::new(limits.max_num_seqs.min(limits.max_num_batched_tokens));
+                GraphCache::new(&mut ctx, sizes, config.graph_bytes)?
+            }
         };
         Ok(Self {
             buffers: StepBuffers::new(device, &limits)?,
@@ -148,6 +150,44 @@ impl ModelRunner {
     /// How many shapes of decode steps were recorded so far.
     pub fn num_recorded_steps(&self) -> usize {
         self.graphs.len()
+    }
+
+    /// Records decode steps, the smallest first, until all sizes are there or the time is over; the rest is recorded
+    /// when it is first wanted. So the first requests wait for no recording, and for nothing that a device does only
+    /// once. A device that does not record does nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`ExecutorError::Kernels`].
+    pub fn warm_up(&mut self, patience: Duration) -> Result<(), ExecutorError> {
+        let started = Instant::now();
+        for num_rows in self.graphs.sizes() {
+            if started.elapsed() > patience {
+                break;
+            }
+            self.record(num_rows)?;
+        }
+        if self.graphs.len() > 0 {
+            self.ctx.synchronize()?;
+            tracing::info!(
+                target: "quire::executor",
+                "recorded decode steps of {} sizes, {} MiB, in {:.2} s",
+                self.graphs.len(),
+                self.graphs.num_bytes() >> 20,
+                started.elapsed().as_secs_f64()
+            );
+        }
+        Ok(())
+    }
+
+    /// Records the decode step of so many rows by running one of nothing but padding.
+    fn record(&mut self, num_rows: usize) -> KernelResult<()> {
+        let Self { ctx, input, buffers, rows, kernels, model, pool, graphs, .. } = self;
+        input.build(&[], rows, self.config.limits.block_size);
+        let shape = input.padded_shape(num_rows);
+        input.send(ctx, buffers, kernels.sampling(), &self.state.last_sampled)?;
+        let pass = ForwardPass { kernels, model: model.as_ref(), pool, buffers, input, shape };
+        ctx.scope(|ctx| pass.enqueue(ctx, graphs).map(drop))
     }
 
     /// Checks a batch and enqueues its work.
@@ -211,12 +251,16 @@ impl ModelRunner {
         shape: StepShape,
         layout: &ResultLayout,
     ) -> KernelResult<Readback> {
-        let pass = Pass {
+        let forward = ForwardPass {
             kernels: &self.kernels,
             model: self.model.as_ref(),
             pool: &self.pool,
             buffers: &self.buffers,
             input: &self.input,
+            shape,
+        };
+        let pass = Pass {
+            forward,
             sampling: Sampling {
                 kernels: &self.kernels,
                 state: &self.state,
@@ -225,7 +269,6 @@ impl ModelRunner {
                 layout,
             },
             max_num_seqs: self.config.limits.max_num_seqs,
-            shape,
         };
         let graphs = &mut self.graphs;
         self.ctx.scope(|ctx| pass.enqueue(ctx, graphs))

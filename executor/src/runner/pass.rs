@@ -1,4 +1,4 @@
-//! The device work of one step, after its input was sent: layers, logits, sampling, read-back.
+//! The device work of one step, after its input was sent: layers and logits, then sampling and read-back.
 
 use quire_kernels::{DType, Kernels, Readback, Result, StepBuffers, StepCtx, Tensor};
 use quire_models::{GroupStep, Model, ModelInput};
@@ -10,20 +10,25 @@ use super::sample::Sampling;
 use crate::KvPool;
 use crate::graphs::GraphCache;
 
-/// One step.
-pub(super) struct Pass<'a> {
+/// The layers and the logits of one step: the part that is recorded and replayed.
+pub(super) struct ForwardPass<'a> {
     pub(super) kernels: &'a Kernels,
     pub(super) model: &'a dyn Model,
     pub(super) pool: &'a KvPool,
     pub(super) buffers: &'a StepBuffers,
     pub(super) input: &'a StepInput,
-    pub(super) sampling: Sampling<'a>,
-    pub(super) max_num_seqs: usize,
     pub(super) shape: StepShape,
 }
 
+/// One step.
+pub(super) struct Pass<'a> {
+    pub(super) forward: ForwardPass<'a>,
+    pub(super) sampling: Sampling<'a>,
+    pub(super) max_num_seqs: usize,
+}
+
 /// What the recorded part of a step writes to.
-struct Forward {
+pub(super) struct ForwardOutput {
     groups: [GroupStep; 1],
     /// `[num_logits, hidden_size]`: rows that sample, padding, prompt positions.
     hidden: Tensor,
@@ -31,16 +36,44 @@ struct Forward {
     logits: Tensor,
 }
 
-impl Pass<'_> {
-    /// Enqueues everything, the copy of the results to the host last.
-    pub(super) fn enqueue(&self, ctx: &mut StepCtx, graphs: &mut GraphCache) -> Result<Readback> {
+impl ForwardPass<'_> {
+    /// Enqueues it, from the record where there is one.
+    pub(super) fn enqueue(&self, ctx: &mut StepCtx, graphs: &mut GraphCache) -> Result<ForwardOutput> {
         // What a recorded step touches is allocated first, so that a replay finds it at the same addresses.
-        let forward = self.plan_forward(ctx)?;
-        let work = |ctx: &mut StepCtx| self.forward(ctx, &forward);
+        let output = self.plan(ctx)?;
+        let work = |ctx: &mut StepCtx| self.compute(ctx, &output);
         match self.shape.recorded {
             true => graphs.run(ctx, self.shape.key, work)?,
             false => ctx.step(work)?,
         }
+        Ok(output)
+    }
+
+    fn plan(&self, ctx: &mut StepCtx) -> Result<ForwardOutput> {
+        let (key, model) = (self.shape.key, self.model);
+        let num_sampled = key.num_logits - self.input.prompt_targets.len();
+        let hidden = ctx.alloc(model.activation_dtype(), &[key.num_logits, model.hidden_size()])?;
+        let logits = ctx.alloc(DType::F32, &[num_sampled, model.vocab_size()])?;
+        let layout = self.pool.block_layout();
+        let plan = self.kernels.attention().plan(ctx, key, &self.input.rows, layout)?;
+        Ok(ForwardOutput { groups: [GroupStep { view: self.buffers.view(key), plan }], hidden, logits })
+    }
+
+    fn compute(&self, ctx: &mut StepCtx, output: &ForwardOutput) -> Result<()> {
+        let ForwardOutput { groups, hidden, logits } = output;
+        let input = ModelInput { groups, layers: self.pool.layers() };
+        ctx.scope(|ctx| self.model.hidden_states(ctx, &input, hidden))?;
+        match logits.num_rows() {
+            0 => Ok(()),
+            num_rows => ctx.scope(|ctx| self.model.logits(ctx, &hidden.rows(0, num_rows), logits)),
+        }
+    }
+}
+
+impl Pass<'_> {
+    /// Enqueues everything, the copy of the results to the host last.
+    pub(super) fn enqueue(&self, ctx: &mut StepCtx, graphs: &mut GraphCache) -> Result<Readback> {
+        let forward = self.forward.enqueue(ctx, graphs)?;
         let layout = self.sampling.layout;
         let results = layout.alloc(ctx)?;
         let num_sampled = layout.sampled.len();
@@ -55,27 +88,6 @@ impl Pass<'_> {
         ctx.read(&results)
     }
 
-    fn plan_forward(&self, ctx: &mut StepCtx) -> Result<Forward> {
-        let (key, model) = (self.shape.key, self.model);
-        let num_sampled = key.num_logits - self.input.prompt_targets.len();
-        let hidden = ctx.alloc(model.activation_dtype(), &[key.num_logits, model.hidden_size()])?;
-        let logits = ctx.alloc(DType::F32, &[num_sampled, model.vocab_size()])?;
-        let layout = self.pool.block_layout();
-        let plan = self.kernels.attention().plan(ctx, key, &self.input.rows, layout)?;
-        Ok(Forward { groups: [GroupStep { view: self.buffers.view(key), plan }], hidden, logits })
-    }
-
-    /// The part that is recorded and replayed.
-    fn forward(&self, ctx: &mut StepCtx, forward: &Forward) -> Result<()> {
-        let Forward { groups, hidden, logits } = forward;
-        let input = ModelInput { groups, layers: self.pool.layers() };
-        ctx.scope(|ctx| self.model.hidden_states(ctx, &input, hidden))?;
-        match logits.num_rows() {
-            0 => Ok(()),
-            num_rows => ctx.scope(|ctx| self.model.logits(ctx, &hidden.rows(0, num_rows), logits)),
-        }
-    }
-
     /// Log-probabilities of the prompt tokens that the rows of `hidden` predict, a slice at a time: the logits of a
     /// long prompt would take more memory than its cache.
     fn prompt_logprobs(
@@ -85,17 +97,18 @@ impl Pass<'_> {
         layout: &ResultLayout,
         results: &Tensor,
     ) -> Result<()> {
+        let ForwardPass { kernels, model, input, .. } = self.forward;
         let mut upload = Upload::default();
-        let place = upload.push(self.input.prompt_targets.iter().map(|&id| id as i32));
+        let place = upload.push(input.prompt_targets.iter().map(|&id| id as i32));
         let targets = view(&upload.send(ctx)?, &place);
         for start in (0..hidden.num_rows()).step_by(self.max_num_seqs) {
             let end = (start + self.max_num_seqs).min(hidden.num_rows());
             ctx.scope(|ctx| {
-                let logits = ctx.alloc(DType::F32, &[end - start, self.model.vocab_size()])?;
-                ctx.scope(|ctx| self.model.logits(ctx, &hidden.rows(start, end), &logits))?;
+                let logits = ctx.alloc(DType::F32, &[end - start, model.vocab_size()])?;
+                ctx.scope(|ctx| model.logits(ctx, &hidden.rows(start, end), &logits))?;
                 let out = layout.prompt.views(results, start..end);
                 let targets = targets.rows(start, end);
-                self.kernels.sampling().logprobs(ctx, &logits, &targets, &logprobs_out(&out))
+                kernels.sampling().logprobs(ctx, &logits, &targets, &logprobs_out(&out))
             })?;
         }
         Ok(())

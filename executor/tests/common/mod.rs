@@ -25,7 +25,7 @@ pub(crate) fn request(block_size: usize, num_blocks: usize) -> MemoryRequest {
         kv_dtype: DType::F32,
         max_logprobs: 20,
         enforce_eager: false,
-        graph_bytes: 0,
+        graph_bytes: None,
     }
 }
 

@@ -91,6 +91,12 @@ pub trait LinearKernels: Part {
     /// [`Error::Weight`], [`Error::OutOfMemory`].
     fn pack(&self, weights: &[HostWeight<'_>]) -> Result<Box<dyn Linear>>;
 
+    /// Bytes that [`pack`](Self::pack) makes of `num_bytes` of weights of this dtype, for the memory plan.
+    fn packed_bytes(&self, dtype: DType, num_bytes: usize) -> usize {
+        let _ = dtype;
+        num_bytes
+    }
+
     /// Lays out what [`prepare`](Self::prepare) will fill: takes scratch, enqueues nothing.
     ///
     /// # Errors

@@ -6,8 +6,8 @@ use super::device::DeferredDevice;
 use super::enqueue::Enqueue;
 use super::on_inner::OnInner;
 use crate::{
-    Activation, Device, DeviceId, Dispatch, HostWeight, InputPrecision, Limits, Linear, LinearKernels, Part,
-    Result, StepCtx, Tensor,
+    Activation, DType, Device, DeviceId, Dispatch, HostWeight, InputPrecision, Limits, Linear, LinearKernels,
+    Part, Result, StepCtx, Tensor,
 };
 
 pub(super) struct DeferredLinears {
@@ -34,6 +34,10 @@ impl LinearKernels for DeferredLinears {
     fn pack(&self, weights: &[HostWeight<'_>]) -> Result<Box<dyn Linear>> {
         self.device.check_not_in_step("pack a weight")?;
         Ok(Box::new(DeferredLinear(Arc::from(self.part.pack(weights)?))))
+    }
+
+    fn packed_bytes(&self, dtype: DType, num_bytes: usize) -> usize {
+        self.part.packed_bytes(dtype, num_bytes)
     }
 
     fn layout_activation(&self, ctx: &mut StepCtx, x: &Tensor) -> Result<Activation> {

@@ -39,6 +39,8 @@ mod queue;
 mod sampling;
 mod worker;
 
+pub use queue::RECORDING_BYTES;
+
 use std::sync::Arc;
 
 use crate::{Device, DeviceId, Dispatch, KernelParts, Kernels, Limits, Part};
