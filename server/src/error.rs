@@ -70,6 +70,16 @@ pub enum Error {
         /// The system's error.
         source: io::Error,
     },
+    /// A line of a trace that is no request.
+    #[error("{}, line {line}: {reason}", path.display())]
+    Trace {
+        /// The file.
+        path: PathBuf,
+        /// The line, from 1.
+        line: usize,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// The terminal or the pipe that questions come from.
     #[error("standard input: {0}")]
     Stdin(io::Error),
@@ -98,6 +108,7 @@ impl Error {
             Self::Backend(_)
             | Self::LogFilter(_)
             | Self::Input(_)
+            | Self::Trace { .. }
             | Self::TwoModels { .. }
             | Self::NoChatTemplate { .. }
             | Self::NotBuilt { .. } => true,

@@ -373,3 +373,32 @@ fn misspelt_names_in_the_environment_are_warned_of() {
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(stderr.contains("the nearest is VLLM_CPU_KVCACHE_SPACE"), "{stderr}");
 }
+
+#[test]
+fn bench_latency_prints_a_line_for_each_batch_size() {
+    let tiny = Tiny::new();
+    let words = ["--input-len", "9", "--output-len", "4", "--batch-size", "1,3", "--num-iters", "2"];
+    let ran = run(&[&["bench", "latency", &tiny.path()], &words[..]].concat(), "").ok();
+    let lines = ran.lines();
+    assert_eq!(lines.iter().map(|line| &line["batch_size"]).collect::<Vec<_>>(), [1, 3]);
+    for line in &lines {
+        let positive = ["total_s", "first_token_s"].map(|field| line[field]["median"].as_f64());
+        assert!(positive.iter().all(|median| median.is_some_and(|median| median > 0.0)), "{line}");
+    }
+    assert!(lines[0]["tpot_ms"]["max"].is_number() && lines[1].get("tpot_ms").is_none(), "{lines:?}");
+}
+
+#[test]
+fn bench_throughput_counts_the_tokens_of_a_trace() {
+    let tiny = Tiny::new();
+    let trace = tiny.input(concat!(
+        "{\"id\": 0, \"prompt_tokens\": 5, \"output_tokens\": 7}\n",
+        "{\"id\": 1, \"prompt_tokens\": 30, \"output_tokens\": 1}\n",
+    ));
+    let ran = run(&["bench", "throughput", &tiny.path(), "--trace", &trace], "").ok();
+    let line = &ran.lines()[0];
+    let counts = ["prompt_tokens", "output_tokens", "num_requests"].map(|field| &line[field]);
+    assert_eq!(counts, [35, 8, 2]);
+    let bad = tiny.input("{\"prompt_tokens\": 5}");
+    run(&["bench", "throughput", &tiny.path(), "--trace", &bad], "").refused(&["line 1", "output_tokens"]);
+}

@@ -1,5 +1,6 @@
-//! The command line: `generate`, `chat`, `inspect`.
+//! The command line: `generate`, `chat`, `inspect`, `bench`.
 
+mod bench;
 mod chat;
 mod engine;
 mod generate;
@@ -42,6 +43,8 @@ enum Command {
     Chat(chat::ChatArgs),
     /// Says what a model is and what it needs, without loading its weights.
     Inspect(inspect::InspectArgs),
+    /// Measures latency and throughput.
+    Bench(bench::BenchArgs),
     /// Serves a model over HTTP (not built yet).
     Serve(ServeArgs),
 }
@@ -82,7 +85,8 @@ pub(crate) fn run<T: Into<OsString> + Clone>(app: &App, words: impl IntoIterator
 fn run_command(app: &App, cli: Cli) -> Result<()> {
     let context = Context { app, env: Env::of_process() };
     // A conversation is read by people: there, and where the result is the report, only warnings break in.
-    let default_level = if matches!(cli.command, Command::Generate(_)) { "info" } else { "warn" };
+    let default_level =
+        if matches!(cli.command, Command::Generate(_) | Command::Bench(_)) { "info" } else { "warn" };
     logging::start(cli.log_level.as_deref(), default_level, &context.env)?;
     for warning in context.env.warnings() {
         tracing::warn!(target: "quire::server", "{warning}");
@@ -91,7 +95,10 @@ fn run_command(app: &App, cli: Cli) -> Result<()> {
         Command::Generate(args) => generate::run(&context, &args),
         Command::Chat(args) => chat::run(&context, &args),
         Command::Inspect(args) => inspect::run(&context, &args),
-        Command::Serve(_) => Err(Error::NotBuilt { command: "serve", built: "generate, chat and inspect" }),
+        Command::Bench(args) => bench::run(&context, &args),
+        Command::Serve(_) => {
+            Err(Error::NotBuilt { command: "serve", built: "generate, chat, inspect and bench" })
+        }
     }
 }
 

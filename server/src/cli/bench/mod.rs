@@ -1,0 +1,92 @@
+//! `quire bench`: whole runs on made-up tokens, measured as vLLM's own benchmarks do.
+
+mod latency;
+mod spread;
+mod throughput;
+mod workload;
+
+use std::io::{self, Write};
+use std::time::Instant;
+
+use clap::{Args, Subcommand};
+use quire_engine::{EngineOptions, Llm, Request, RequestOutput};
+use serde::Serialize;
+
+use super::Context;
+use super::model::ModelArgs;
+use crate::error::{Error, Result};
+use crate::start;
+
+#[derive(Args)]
+pub(crate) struct BenchArgs {
+    #[command(subcommand)]
+    command: BenchCommand,
+}
+
+/// Prompts are made-up tokens, the same in every run: the token at place `j` of prompt `k` is
+/// `(k * 7919 + j * 104729) % 150000`, within the vocabulary. Results are lines of JSON on standard output. The prefix
+/// cache is off unless it is asked for.
+#[derive(Subcommand)]
+enum BenchCommand {
+    /// Batches of equal requests: time to first token, time a step.
+    Latency(latency::LatencyArgs),
+    /// Many requests at once: tokens a second.
+    Throughput(throughput::ThroughputArgs),
+}
+
+pub(crate) fn run(context: &Context<'_>, args: &BenchArgs) -> Result<()> {
+    match &args.command {
+        BenchCommand::Latency(args) => latency::run(context, args),
+        BenchCommand::Throughput(args) => throughput::run(context, args),
+    }
+}
+
+/// A loaded engine, and how long that took.
+struct Bench {
+    llm: Llm,
+    header: Header,
+}
+
+/// What a result is about.
+#[derive(Clone, Serialize)]
+struct Header {
+    model: String,
+    device: String,
+    load_s: f64,
+}
+
+impl Bench {
+    /// Loads the model; a setting that nobody gave is the one of the benchmark.
+    fn start(context: &Context<'_>, model: &ModelArgs, seed: Option<u64>) -> Result<Self> {
+        let started = Instant::now();
+        let (options, parts) = model.resolve(context, seed)?;
+        let device = parts.kernels.device().info().name.clone();
+        let options = options.or(EngineOptions::default().enable_prefix_caching(false));
+        let llm = start::builder(options, &parts).llm()?;
+        let load_s = started.elapsed().as_secs_f64();
+        Ok(Self { header: Header { model: llm.model().name.clone(), device, load_s }, llm })
+    }
+
+    /// Runs all of them at once; how long that took, in seconds.
+    fn timed(&self, requests: Vec<Request>) -> Result<(f64, Vec<RequestOutput>)> {
+        let started = Instant::now();
+        let outputs = self.llm.generate_each(requests);
+        let elapsed = started.elapsed().as_secs_f64();
+        Ok((elapsed, outputs.into_iter().collect::<Result<_, _>>()?))
+    }
+
+    /// Prints a line of results.
+    fn print(&self, bench: &str, result: &impl Serialize) -> Result<()> {
+        #[derive(Serialize)]
+        struct Line<'a, T> {
+            bench: &'a str,
+            #[serde(flatten)]
+            header: &'a Header,
+            #[serde(flatten)]
+            result: &'a T,
+        }
+        let line = Line { bench, header: &self.header, result };
+        let line = serde_json::to_string(&line).map_err(|error| Error::Stdout(error.into()))?;
+        writeln!(io::stdout(), "{line}").map_err(Error::Stdout)
+    }
+}

@@ -1,0 +1,94 @@
+//! `quire bench throughput`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use quire_engine::{Request, RequestOutput, SamplingParams};
+use serde::Serialize;
+
+use super::Bench;
+use super::latency::at_least_one;
+use super::spread::Spread;
+use super::workload::{Shape, Workload, read_trace};
+use crate::cli::Context;
+use crate::cli::model::ModelArgs;
+use crate::cli::sampling::SamplingFlags;
+use crate::error::Result;
+
+#[derive(Args)]
+pub(crate) struct ThroughputArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    /// The lengths of the requests: an object a line, with `prompt_tokens` and `output_tokens`. All are submitted at once.
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["num_prompts", "input_len", "output_len"])]
+    trace: Option<PathBuf>,
+    /// Without a trace: how many requests.
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = at_least_one)]
+    num_prompts: usize,
+    /// Tokens of each prompt.
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = at_least_one)]
+    input_len: usize,
+    /// Tokens generated after it.
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = at_least_one)]
+    output_len: usize,
+    /// Measured repetitions.
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = at_least_one)]
+    num_iters: usize,
+    /// Repetitions before them that do not count.
+    #[arg(long, value_name = "N", default_value_t = 1)]
+    num_iters_warmup: usize,
+    #[command(flatten)]
+    sampling: SamplingFlags,
+}
+
+#[derive(Serialize)]
+struct Throughput {
+    num_requests: usize,
+    prompt_tokens: usize,
+    output_tokens: usize,
+    num_iters: usize,
+    num_preemptions: u32,
+    elapsed_s: Spread,
+    requests_per_s: f64,
+    output_tokens_per_s: f64,
+    total_tokens_per_s: f64,
+}
+
+pub(super) fn run(context: &Context<'_>, args: &ThroughputArgs) -> Result<()> {
+    let params = args.sampling.over(&SamplingParams { temperature: 0.0, ..SamplingParams::default() })?;
+    // A wrong trace is told before a model is loaded.
+    let shapes = match &args.trace {
+        Some(path) => read_trace(path)?,
+        None => vec![Shape { input_len: args.input_len, output_len: args.output_len }; args.num_prompts],
+    };
+    let bench = Bench::start(context, &args.model, args.sampling.seed())?;
+    let workload = Workload { vocab_size: bench.llm.model().vocab_size, params };
+    let requests = || -> Vec<Request> {
+        shapes.iter().enumerate().map(|(k, &shape)| workload.request(k, shape)).collect()
+    };
+    for _ in 0..args.num_iters_warmup {
+        bench.timed(requests())?;
+    }
+    let runs = (0..args.num_iters).map(|_| bench.timed(requests())).collect::<Result<Vec<_>>>()?;
+    bench.print("throughput", &summary(&runs))
+}
+
+/// Of at least one run, all of the same requests.
+fn summary(runs: &[(f64, Vec<RequestOutput>)]) -> Throughput {
+    let outputs = &runs[0].1;
+    let elapsed_s = Spread::of(runs.iter().map(|run| run.0));
+    let prompt_tokens: usize = outputs.iter().map(|output| output.prompt_token_ids.len()).sum();
+    let output_tokens: usize = outputs.iter().map(|output| output.outputs[0].token_ids.len()).sum();
+    let per_s = |count: usize| count as f64 / elapsed_s.median;
+    Throughput {
+        num_requests: outputs.len(),
+        prompt_tokens,
+        output_tokens,
+        num_iters: runs.len(),
+        num_preemptions: outputs.iter().map(|output| output.metrics.num_preemptions).sum(),
+        elapsed_s,
+        requests_per_s: per_s(outputs.len()),
+        output_tokens_per_s: per_s(output_tokens),
+        total_tokens_per_s: per_s(prompt_tokens + output_tokens),
+    }
+}
