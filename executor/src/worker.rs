@@ -156,6 +156,8 @@ impl WorkerThread {
     fn start(config: WorkerConfig) -> Result<(Self, MemoryReport, DeviceCapacity), ExecutorError> {
         let WorkerConfig { kernels, plan, probe, load } = config;
         let before_load = probe();
+        // Recordings live beside what is allocated here.
+        kernels.device().reserve(plan.total_bytes() - plan.graph_bytes)?;
         let model: Arc<dyn Model> =
             load(&kernels).map_err(|error| ExecutorError::Load(Arc::new(error)))?.into();
         let after_weights = probe();

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::error::Error as StdError;
 use std::fmt;
 
-use quire_kernels::Kernels;
+use quire_kernels::{DType, Kernels};
 
 /// What a user may say about a backend, beside its name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -12,6 +12,12 @@ use quire_kernels::Kernels;
 pub struct BackendOptions {
     /// Threads of a backend that computes on the host; `None` leaves the number to it.
     pub num_threads: Option<usize>,
+    /// Which device of the backend, for one that has several: the `N` of `--device NAME:N`.
+    pub ordinal: usize,
+    /// What activations are computed in, where the backend has a choice; `None` leaves it to the backend.
+    pub dtype: Option<DType>,
+    /// Whether a row's result must not depend on the rows beside it, bit for bit.
+    pub deterministic: bool,
 }
 
 type BoxedError = Box<dyn StdError + Send + Sync>;
@@ -29,6 +35,12 @@ pub enum BackendError {
         /// The names there are.
         known: Vec<String>,
     },
+    /// A device number that is none.
+    #[error("the device `{given}` is none: expected a name, or a name and a number such as cuda:1")]
+    Ordinal {
+        /// The text.
+        given: String,
+    },
     /// The backend cannot be used on this machine or in this program.
     #[error("the device `{name}` cannot be used")]
     Unusable {
@@ -44,7 +56,7 @@ pub enum BackendError {
 ///
 /// ```
 /// let mut backends = quire::BackendRegistry::default();
-/// backends.register("mine", |_| quire_kernels_cuda::kernels(quire_kernels_cuda::CudaConfig::default()));
+/// backends.register("mine", quire::cpu_kernels);
 /// assert_eq!(backends.names().collect::<Vec<_>>(), ["cpu", "cuda", "mine"]);
 /// ```
 pub struct BackendRegistry {
@@ -56,7 +68,7 @@ impl Default for BackendRegistry {
     fn default() -> Self {
         let mut registry = Self { constructors: BTreeMap::new() };
         registry.register("cpu", cpu_kernels);
-        registry.register("cuda", |_| quire_kernels_cuda::kernels(quire_kernels_cuda::CudaConfig::default()));
+        registry.register("cuda", cuda_kernels);
         registry
     }
 }
@@ -72,26 +84,41 @@ impl BackendRegistry {
         self.constructors.insert(name.into(), Box::new(constructor));
     }
 
-    /// The backend of that name. `auto` is CUDA where this program has it and a device is there, else the CPU.
+    /// Whether `device` names a backend, whatever becomes of it: `NAME` or `NAME:N`.
+    ///
+    /// # Errors
+    ///
+    /// [`BackendError::Unknown`] with the names known; [`BackendError::Ordinal`].
+    pub fn check(&self, device: &str) -> Result<(), BackendError> {
+        let (name, _) = split_device(device)?;
+        if name == "auto" { Ok(()) } else { self.constructor(name).map(drop) }
+    }
+
+    /// The backend that `device` names, `NAME` or `NAME:N`. `auto` is CUDA where this program has it and a device is
+    /// there, else the CPU.
     ///
     /// # Errors
     ///
     /// [`BackendError`]; for an unknown name with those known.
-    pub fn build(&self, name: &str, options: &BackendOptions) -> Result<Kernels, BackendError> {
+    pub fn build(&self, device: &str, options: &BackendOptions) -> Result<Kernels, BackendError> {
+        let (name, ordinal) = split_device(device)?;
+        let options = BackendOptions { ordinal: ordinal.unwrap_or(options.ordinal), ..*options };
         if name == "auto" {
-            return self.build_auto(options);
+            return self.build_auto(&options);
         }
-        let unknown = || BackendError::Unknown {
-            given: name.to_owned(),
-            known: self.names().map(str::to_owned).collect(),
-        };
-        let constructor = self.constructors.get(name).ok_or_else(unknown)?;
-        constructor(options).map_err(|source| BackendError::Unusable { name: name.to_owned(), source })
+        let constructor = self.constructor(name)?;
+        constructor(&options).map_err(|source| BackendError::Unusable { name: name.to_owned(), source })
     }
 
     /// The names there are, in alphabetical order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.constructors.keys().map(String::as_str)
+    }
+
+    fn constructor(&self, name: &str) -> Result<&Constructor, BackendError> {
+        let known = || self.names().map(str::to_owned).collect();
+        let unknown = || BackendError::Unknown { given: name.to_owned(), known: known() };
+        self.constructors.get(name).ok_or_else(unknown)
     }
 
     fn build_auto(&self, options: &BackendOptions) -> Result<Kernels, BackendError> {
@@ -113,6 +140,27 @@ impl fmt::Debug for BackendRegistry {
     }
 }
 
+/// A device's name, and its number where one is given.
+fn split_device(device: &str) -> Result<(&str, Option<usize>), BackendError> {
+    let Some((name, number)) = device.split_once(':') else { return Ok((device, None)) };
+    let ordinal = number.parse().map_err(|_| BackendError::Ordinal { given: device.to_owned() })?;
+    Ok((name, Some(ordinal)))
+}
+
+/// The kernels of an NVIDIA GPU.
+///
+/// # Errors
+///
+/// [`quire_kernels_cuda::Error`]: not in this program, no driver, no such device, ...
+pub fn cuda_kernels(options: &BackendOptions) -> Result<Kernels, quire_kernels_cuda::Error> {
+    let default = quire_kernels_cuda::CudaConfig::default();
+    quire_kernels_cuda::kernels(quire_kernels_cuda::CudaConfig {
+        ordinal: options.ordinal,
+        activation_dtype: options.dtype.unwrap_or(default.activation_dtype),
+        deterministic: options.deterministic,
+    })
+}
+
 /// The kernels of the CPU.
 ///
 /// # Errors
@@ -121,4 +169,33 @@ impl fmt::Debug for BackendRegistry {
 pub fn cpu_kernels(options: &BackendOptions) -> Result<Kernels, quire_kernels::Error> {
     let config = quire_kernels_cpu::CpuConfig { threads: options.num_threads, ..Default::default() };
     quire_kernels_cpu::kernels(config)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_device_is_a_name_and_perhaps_a_number() {
+        assert_eq!(split_device("cuda").unwrap(), ("cuda", None));
+        assert_eq!(split_device("cuda:1").unwrap(), ("cuda", Some(1)));
+        let message = split_device("cuda:one").unwrap_err().to_string();
+        assert_eq!(
+            message,
+            "the device `cuda:one` is none: expected a name, or a name and a number such as cuda:1"
+        );
+    }
+
+    #[test]
+    fn the_number_reaches_the_backend_and_unknown_names_are_told_early() {
+        let mut registry = BackendRegistry::default();
+        registry.register("second", |options: &BackendOptions| match options.ordinal {
+            1 => cpu_kernels(options).map_err(|error| error.to_string()),
+            other => Err(format!("device {other}")),
+        });
+        assert!(registry.build("second:1", &BackendOptions::default()).is_ok());
+        assert!(registry.build("second", &BackendOptions::default()).is_err());
+        assert!(registry.check("second:7").is_ok() && registry.check("auto").is_ok());
+        assert!(matches!(registry.check("third"), Err(BackendError::Unknown { .. })));
+    }
 }

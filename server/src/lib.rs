@@ -34,7 +34,7 @@ mod model_source;
 mod start;
 
 pub use app::App;
-pub use backend::{BackendError, BackendOptions, BackendRegistry, cpu_kernels};
+pub use backend::{BackendError, BackendOptions, BackendRegistry, cpu_kernels, cuda_kernels};
 pub use cli::input::{InputError, LineError, fuzz_request};
 pub use error::{Error, Result};
 pub use llm::Llm;

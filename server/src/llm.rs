@@ -4,7 +4,7 @@ use quire_engine::EngineOptions;
 use quire_models::ModelRegistry;
 use quire_scheduler::PolicyRegistry;
 
-use crate::backend::{BackendOptions, BackendRegistry};
+use crate::backend::BackendRegistry;
 use crate::env::Env;
 use crate::error::Result;
 use crate::model_source::ModelSource;
@@ -34,8 +34,10 @@ impl Llm {
     /// As [`load`](Self::load), and what is wrong with the settings.
     pub fn load_with(model: &str, options: EngineOptions) -> Result<Self> {
         let env = Env::of_process();
-        let kernels = BackendRegistry::default().build(options.device_name(), &BackendOptions::default())?;
+        let backends = BackendRegistry::default();
+        backends.check(options.device_name())?;
         let options = start::complete(options, &ModelSource::parse(model)?, &env)?;
+        let kernels = start::backend(&backends, &options, None)?;
         let (policies, models) = (PolicyRegistry::default(), ModelRegistry::default());
         let parts = Parts { kernels, policies: &policies, models: &models };
         Ok(Self(start::builder(options, &parts).llm()?))

@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use quire_engine::{EngineBuilder, EngineClient, EngineOptions, PoolDefault};
-use quire_kernels::Kernels;
-use quire_models::ModelRegistry;
+use quire_kernels::{DType, Device, Kernels};
+use quire_models::{Checkpoint, ModelRegistry};
 use quire_scheduler::PolicyRegistry;
 
+use crate::backend::{BackendOptions, BackendRegistry};
 use crate::env::Env;
 use crate::error::Result;
 use crate::model_source::ModelSource;
@@ -21,12 +22,42 @@ pub(crate) struct Parts<'a> {
 /// An engine that is not loaded yet.
 pub(crate) fn builder<'a>(options: EngineOptions, parts: &Parts<'a>) -> EngineBuilder<'a> {
     let kernels = parts.kernels.clone();
-    // A device with memory of its own is there for the cache; that of the host is shared with everybody.
-    let pool_default = match kernels.device().info().backend.as_str() {
-        "cuda" => PoolDefault::Utilization,
-        _ => PoolDefault::Sequences,
+    let device = Arc::clone(kernels.device());
+    let builder = EngineBuilder::new(options, kernels, parts.models, parts.policies);
+    match device.info().backend.as_str() {
+        // A device with memory of its own is there for the cache; that of the host is shared with everybody.
+        "cuda" => builder
+            .pool_default(PoolDefault::Utilization)
+            .memory_probe(Arc::new(move || Some(used_bytes(device.as_ref())))),
+        _ => builder,
+    }
+}
+
+/// The backend that `options` name, for their model.
+pub(crate) fn backend(
+    registry: &BackendRegistry,
+    options: &EngineOptions,
+    num_threads: Option<usize>,
+) -> Result<Kernels> {
+    let backend = BackendOptions {
+        num_threads,
+        dtype: options.given_dtype().or_else(|| stored_dtype(options)),
+        deterministic: options.is_deterministic(),
+        ..BackendOptions::default()
     };
-    EngineBuilder::new(options, kernels, parts.models, parts.policies).pool_default(pool_default)
+    Ok(registry.build(options.device_name(), &backend)?)
+}
+
+/// What the model is stored in, where that is a half-precision type: wider ones are for the backend to choose. Where
+/// the model cannot be read, loading it says why.
+fn stored_dtype(options: &EngineOptions) -> Option<DType> {
+    let checkpoint = Checkpoint::open(options.model_path()?, &options.load_options().ok()?).ok()?;
+    checkpoint.config().dtype.filter(|dtype| matches!(dtype, DType::F16 | DType::BF16))
+}
+
+/// Bytes of the device that are taken, whoever took them.
+fn used_bytes(device: &dyn Device) -> usize {
+    device.info().total_bytes.saturating_sub(device.free_bytes())
 }
 
 /// A running engine.

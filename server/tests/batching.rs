@@ -1,7 +1,10 @@
-//! The whole engine on the CPU backend: what a request gets does not depend on what runs beside it, nor on how.
+//! The whole engine: what a request gets does not depend on what runs beside it, nor on how.
+//!
+//! On the CPU always; on a GPU in deterministic mode, where `QUIRE_TEST_CUDA` is 1.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
+use quire::BackendOptions;
 use quire_engine::{
     DTypeChoice, EngineBuilder, EngineOptions, Llm, Prompt, Request, RequestOutput, SamplingParams,
 };
@@ -24,51 +27,80 @@ struct Way {
     block_size: usize,
     prefill_chunk: usize,
     overlapped: bool,
-    deferred: bool,
 }
 
 impl Way {
     fn all() -> impl Iterator<Item = Self> {
-        let loops = [(false, false), (false, true), (true, false), (true, true)];
         [8, 16, 32].into_iter().flat_map(move |block_size| {
             [1, 7, 64].into_iter().flat_map(move |prefill_chunk| {
-                loops.map(|(overlapped, deferred)| Self { block_size, prefill_chunk, overlapped, deferred })
+                [false, true].map(|overlapped| Self { block_size, prefill_chunk, overlapped })
             })
         })
     }
 
-    fn load(self, model: &Path) -> Llm {
-        let plain = kernels(CpuConfig { threads: Some(2), isa: None }).expect("a CPU is there");
+    fn load(self, model: &Path, kernels: &Kernels) -> Llm {
         let options = options(model)
             .block_size(self.block_size)
             .max_prefill_chunk(Some(self.prefill_chunk))
             .num_gpu_blocks_override(Some(POOL_TOKENS / self.block_size))
             .async_scheduling(self.overlapped);
-        load(options, if self.deferred { testing::deferred(&plain) } else { plain })
+        load(options, kernels.clone())
     }
 }
 
 #[test]
 fn thirty_two_at_once_equal_their_lone_runs_on_every_way() {
     let folder = tempfile::tempdir().expect("a folder for the model");
-    let model = folder.path().join("tiny.gguf");
     let mut tiny = TinyModel::llama();
     (tiny.dtype, tiny.max_position_embeddings) = (DType::Q8_0, 1024);
-    tiny.write_gguf(&model).expect("the model is written");
+    let model = gguf(folder.path(), &tiny);
 
-    let expected = lone_runs(&model);
+    let lone = kernels(CpuConfig { threads: Some(1), isa: None }).expect("a CPU is there");
+    let plain = kernels(CpuConfig { threads: Some(2), isa: None }).expect("a CPU is there");
+    let expected = lone_runs(&model, &lone);
+    check_all_ways(&model, &plain, &expected);
+    check_all_ways(&model, &testing::deferred(&plain), &expected);
+}
+
+#[test]
+fn on_a_gpu_too_in_deterministic_mode() {
+    if std::env::var_os("QUIRE_TEST_CUDA").is_none_or(|value| value != "1") {
+        eprintln!("skipped: QUIRE_TEST_CUDA is not 1");
+        return;
+    }
+    let mut options = BackendOptions::default();
+    options.deterministic = true;
+    let kernels = quire::cuda_kernels(&options).expect("QUIRE_TEST_CUDA promises a GPU");
+    let folder = tempfile::tempdir().expect("a folder for the models");
+    for dtype in [DType::BF16, DType::Q8_0] {
+        let llama =
+            TinyModel { hidden_size: 256, head_dim: 64, intermediate_size: 512, ..TinyModel::llama() };
+        let model =
+            gguf(folder.path(), &TinyModel { dtype, max_position_embeddings: 1024, seed: 1, ..llama });
+        let expected = lone_runs(&model, &kernels);
+        check_all_ways(&model, &kernels, &expected);
+    }
+}
+
+fn gguf(folder: &Path, tiny: &TinyModel) -> PathBuf {
+    let model = folder.join("tiny.gguf");
+    tiny.write_gguf(&model).expect("the model is written");
+    model
+}
+
+fn check_all_ways(model: &Path, kernels: &Kernels, expected: &[(String, Vec<u32>)]) {
     let mut num_preemptions = 0;
     for way in Way::all() {
-        let llm = way.load(&model);
+        let llm = way.load(model, kernels);
         assert_eq!(results(llm.generate_each(requests())), expected, "{way:?}");
         num_preemptions += llm.stats().num_preemptions;
     }
     assert!(num_preemptions > 0, "the pools are small enough to force preemptions");
 }
 
-fn lone_runs(model: &Path) -> Vec<(String, Vec<u32>)> {
-    let kernels = kernels(CpuConfig { threads: Some(1), isa: None }).expect("a CPU is there");
-    let llm = load(options(model).async_scheduling(false).enable_prefix_caching(false), kernels);
+fn lone_runs(model: &Path, kernels: &Kernels) -> Vec<(String, Vec<u32>)> {
+    let options = options(model).async_scheduling(false).enable_prefix_caching(false);
+    let llm = load(options, kernels.clone());
     requests().into_iter().flat_map(|request| results(llm.generate_each(vec![request]))).collect()
 }
 

@@ -27,7 +27,7 @@ const FLAGS: &[Flag] = &[
     flag("load_format", "auto|dummy", "Where weights come from; dummy makes random ones"),
     flag("dtype", "DTYPE", "What weights are computed in: auto, float32, float16 or bfloat16"),
     flag("quantization", "NAME", "The quantization that is expected"),
-    flag("device", "auto|cpu|cuda", "The backend"),
+    flag("device", "auto|cpu|cuda|cuda:N", "The backend, and which of its devices"),
     flag("tensor_parallel_size", "N", "Devices that a layer is split over"),
     flag("max_model_len", "N|auto", "Tokens of prompt and output together, such as 4096, 4k or auto"),
     flag("block_size", "N", "Tokens a block of the KV cache holds: 8, 16, 32 or 64"),
@@ -35,6 +35,7 @@ const FLAGS: &[Flag] = &[
     flag("kv_cache_memory", "BYTES", "Memory of the KV pool, such as 2GiB"),
     flag("num_gpu_blocks_override", "N", "Blocks of the KV pool, whatever the memory says"),
     flag("gpu_memory_utilization", "SHARE", "The share of the device's memory that may be used"),
+    flag("graph_memory", "BYTES", "Device memory for captured steps, such as 512MiB"),
     flag("swap_space", "GIB", "Host memory for swapped sequences"),
     flag("preemption_mode", "recompute|swap", "What happens to a sequence that must give way"),
     flag("max_num_seqs", "N", "Sequences that run at once"),
@@ -60,6 +61,7 @@ const SWITCHES: &[(&str, &str)] = &[
         "A step is planned while the one before it runs (on by default, off by --no-async-scheduling)",
     ),
     ("enforce_eager", "Steps are never captured as graphs"),
+    ("deterministic", "A result does not depend on the batch, the chunking or the cache, bit for bit"),
     ("allow_long_max_model_len", "max_model_len may be more than the model was made for"),
 ];
 

@@ -62,8 +62,8 @@ struct Report {
 }
 
 pub(crate) fn run(context: &Context<'_>, args: &InspectArgs) -> Result<()> {
-    let parts = args.model.parts(context)?;
-    let plan = start::builder(args.model.options(context, None)?, &parts).plan()?;
+    let (options, parts) = args.model.resolve(context, None)?;
+    let plan = start::builder(options, &parts).plan()?;
     warn_of_tokenizer(&plan);
     let report = Report::of(&plan);
     let mut stdout = io::stdout().lock();

@@ -11,7 +11,7 @@ use tokio::runtime::{Builder, Runtime};
 use super::Context;
 use super::engine::EngineFlags;
 use super::input;
-use crate::backend::BackendOptions;
+use crate::app::App;
 use crate::error::{Error, Result};
 use crate::model_source::{KnownModel, ModelSource};
 use crate::start::{self, Parts};
@@ -35,8 +35,24 @@ pub(crate) struct ModelArgs {
 impl ModelArgs {
     /// Fetches the model where it is not here, and starts an engine on it.
     pub(crate) fn start(&self, context: &Context<'_>, seed: Option<u64>) -> Result<Arc<dyn EngineClient>> {
-        let parts = self.parts(context)?;
-        start::engine(self.options(context, seed)?, &parts)
+        let (options, parts) = self.resolve(context, seed)?;
+        start::engine(options, &parts)
+    }
+
+    /// The settings, and what an engine is made of. Names that nobody knows are told before a model is fetched.
+    pub(crate) fn resolve<'a>(
+        &self,
+        context: &Context<'a>,
+        seed: Option<u64>,
+    ) -> Result<(EngineOptions, Parts<'a>)> {
+        let App { policies, backends, models } = context.app;
+        if let Some(policy) = self.engine.get("scheduling_policy") {
+            policies.build(policy).map_err(ConfigError::from).map_err(quire_engine::Error::from)?;
+        }
+        backends.check(self.given()?.device_name())?;
+        let options = self.options(context, seed)?;
+        let kernels = start::backend(backends, &options, self.threads)?;
+        Ok((options, Parts { kernels, policies, models }))
     }
 
     /// What requests may ask for, as far as it is known before a model is.
@@ -45,24 +61,13 @@ impl ModelArgs {
     }
 
     /// The settings, with the files of the model.
-    pub(crate) fn options(&self, context: &Context<'_>, seed: Option<u64>) -> Result<EngineOptions> {
+    fn options(&self, context: &Context<'_>, seed: Option<u64>) -> Result<EngineOptions> {
         self.check_tokenizer()?;
         let mut given = self.given()?;
         if let Some(seed) = seed {
             given.set("seed", &seed.to_string(), Source::Flag).map_err(quire_engine::Error::from)?;
         }
         start::complete(given, &ModelSource::parse(self.name()?)?, &context.env)
-    }
-
-    /// The backend and what else was registered. A name that nobody knows is told before a model is fetched.
-    pub(crate) fn parts<'a>(&self, context: &Context<'a>) -> Result<Parts<'a>> {
-        let app = context.app;
-        if let Some(policy) = self.engine.get("scheduling_policy") {
-            app.policies.build(policy).map_err(ConfigError::from).map_err(quire_engine::Error::from)?;
-        }
-        let options = BackendOptions { num_threads: self.threads };
-        let kernels = app.backends.build(self.given()?.device_name(), &options)?;
-        Ok(Parts { kernels, policies: &app.policies, models: &app.models })
     }
 
     fn given(&self) -> Result<EngineOptions> {
