@@ -156,10 +156,10 @@ impl WorkerThread {
     fn start(config: WorkerConfig) -> Result<(Self, MemoryReport, DeviceCapacity), ExecutorError> {
         let WorkerConfig { kernels, plan, probe, load } = config;
         let before_load = probe();
-        // Recordings live beside what is allocated here.
-        kernels.device().reserve(plan.total_bytes() - plan.graph_bytes)?;
+        kernels.device().reserve(plan.reserved_bytes())?;
         let model: Arc<dyn Model> =
             load(&kernels).map_err(|error| ExecutorError::Load(Arc::new(error)))?.into();
+        kernels.device().finish_loading();
         let after_weights = probe();
         let block_size = plan.runner.limits.block_size;
         let pool = KvPool::new(&kernels, &plan.kv_groups, block_size, plan.num_blocks)?;

@@ -10,6 +10,9 @@ use crate::{ExecutorError, KvPool, RunnerConfig};
 /// Tokens and rows that advice does not go below.
 const LEAST_TOKENS: usize = 16;
 
+/// What a few thousand allocations leave between each other on a device that aligns them to 512 bytes.
+const ALIGNMENT_BYTES: usize = 4 << 20;
+
 /// How the size of the block pool is found.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum PoolSize {
@@ -126,6 +129,12 @@ impl MemoryPlan {
     /// Everything.
     pub fn total_bytes(&self) -> usize {
         self.fixed_bytes() + self.pool_bytes()
+    }
+
+    /// What is taken from the device at once: everything but recorded steps, which the device keeps for itself, with
+    /// room for the gaps between allocations.
+    pub fn reserved_bytes(&self) -> usize {
+        self.total_bytes() - self.graph_bytes + ALIGNMENT_BYTES
     }
 
     /// Tokens that the pool holds.
