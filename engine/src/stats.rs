@@ -40,6 +40,10 @@ pub struct EngineStats {
     pub num_steps: u64,
     /// Tokens computed over all steps, padding and repeated work included.
     pub num_step_tokens: u64,
+    /// Microseconds that the device worked on steps.
+    pub device_time_us: u64,
+    /// Microseconds that it waited between steps for the host, as far as it can tell.
+    pub device_idle_us: u64,
 }
 
 impl EngineStats {

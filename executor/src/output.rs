@@ -13,6 +13,9 @@ pub struct StepOutput {
     pub rows: Vec<RowOutput>,
     /// How long the device worked on it.
     pub device_time_us: u64,
+    /// How long the device had nothing to do between the step before and this one, where it has a clock and another
+    /// step was open when this one came; else 0.
+    pub device_idle_us: u64,
 }
 
 /// The results of one row.

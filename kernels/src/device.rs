@@ -4,6 +4,7 @@ use std::any::Any;
 use std::fmt;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
 
 use crate::{Buffer, DType, Result, Tensor};
 
@@ -147,6 +148,16 @@ pub trait Queue: Any + Send {
     /// [`DeviceLost`](crate::Error::DeviceLost).
     fn launch(&mut self, graph: &dyn Graph) -> Result<()>;
 
+    /// Marks this place of the queue, to measure the time between two marks. `None` where the device has no clock
+    /// of its own.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceLost`](crate::Error::DeviceLost).
+    fn mark(&mut self) -> Result<Option<Box<dyn Mark>>> {
+        Ok(None)
+    }
+
     /// Waits until all that was enqueued has been executed.
     ///
     /// # Errors
@@ -159,6 +170,13 @@ pub trait Queue: Any + Send {
     fn decorated(&mut self) -> Option<&mut dyn Queue> {
         None
     }
+}
+
+/// A place in a queue, by the device's clock.
+pub trait Mark: Any + Send + Sync {
+    /// Time that passed on the device from `earlier`, a mark of the same queue, to this one; `None` while the device
+    /// has not come to both.
+    fn since(&self, earlier: &dyn Mark) -> Option<Duration>;
 }
 
 /// Recorded work of one [`ShapeKey`](crate::ShapeKey), replayed with the values that its tensors hold then.

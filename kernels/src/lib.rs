@@ -69,7 +69,7 @@ pub mod testing;
 pub mod trace;
 
 pub use ctx::StepCtx;
-pub use device::{Device, DeviceId, DeviceInfo, Graph, PendingRead, Queue, Readback};
+pub use device::{Device, DeviceId, DeviceInfo, Graph, Mark, PendingRead, Queue, Readback};
 pub use dtype::DType;
 pub use error::{Error, Result, WeightError};
 pub use kernels::{DispatchTable, KernelParts, Kernels};

@@ -218,6 +218,12 @@ impl EngineCore {
         }
     }
 
+    /// Counts how the device spent its time.
+    pub(super) fn note_device(&mut self, time_us: u64, idle_us: u64) {
+        self.stats.device_time_us += time_us;
+        self.stats.device_idle_us += idle_us;
+    }
+
     /// Shows the present numbers to everybody.
     pub(super) fn publish_stats(&mut self, now: Time) {
         let scheduler = self.scheduler.stats();

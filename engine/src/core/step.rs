@@ -50,6 +50,7 @@ impl EngineCore {
         let OpenStep { step, ticket, rows } =
             self.open.pop_front().expect("collect is called with a step open");
         let output = self.executor.collect(ticket)?;
+        self.note_device(output.device_time_us, output.device_idle_us);
         CollectedStep::new(step, rows, output)
     }
 

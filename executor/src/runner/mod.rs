@@ -6,6 +6,7 @@ mod pass;
 mod results;
 mod row_state;
 mod sample;
+mod timing;
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -19,6 +20,7 @@ use self::pass::{ForwardPass, Pass};
 use self::results::{PendingResults, ResultLayout, result_bytes};
 use self::row_state::RowState;
 use self::sample::Sampling;
+use self::timing::{StepTiming, Timer};
 use crate::graphs::{GraphCache, GraphSizes};
 use crate::row::{RowStep, RowTable};
 use crate::{BatchError, DeviceCapacity, ExecutorError, KvPool, StepBatch, StepOutput};
@@ -82,6 +84,7 @@ pub struct ModelRunner {
     block_tables: BlockTables,
     state: RowState,
     graphs: GraphCache,
+    timer: Timer,
 }
 
 /// A step whose work is enqueued.
@@ -89,8 +92,7 @@ pub struct ModelRunner {
 #[must_use = "a step that is not waited for gives nothing"]
 pub struct PendingStep {
     results: PendingResults,
-    started: Instant,
-    enqueued: Instant,
+    timing: StepTiming,
 }
 
 /// Why a step failed; its number is added by [`ModelRunner::run`].
@@ -130,6 +132,7 @@ impl ModelRunner {
             block_tables: BlockTables::new(&limits),
             ctx,
             graphs,
+            timer: Timer::default(),
             pool,
             config,
             kernels,
@@ -197,12 +200,17 @@ impl ModelRunner {
     /// [`ExecutorError::Batch`] where the batch does not fit the rows, [`ExecutorError::Step`] where the device
     /// fails. After either, rows and cache are undefined: start over with a new runner.
     pub fn run(&mut self, batch: StepBatch) -> Result<PendingStep, ExecutorError> {
-        let (step, started) = (batch.step, Instant::now());
-        let results = self.enqueue(batch).map_err(|failure| match failure {
+        let step = batch.step;
+        self.timed(batch).map_err(|failure| match failure {
             Failure::Batch(source) => ExecutorError::Batch { step, source },
             Failure::Kernels(source) => ExecutorError::Step { step, source },
-        })?;
-        Ok(PendingStep { results, started, enqueued: Instant::now() })
+        })
+    }
+
+    fn timed(&mut self, batch: StepBatch) -> Result<PendingStep, Failure> {
+        self.timer.start(&mut self.ctx)?;
+        let results = self.enqueue(batch)?;
+        Ok(PendingStep { results, timing: self.timer.stop(&mut self.ctx)? })
     }
 
     fn enqueue(&mut self, batch: StepBatch) -> Result<PendingResults, Failure> {
@@ -276,8 +284,8 @@ impl ModelRunner {
 }
 
 impl PendingStep {
-    /// Waits for the device, and says besides how long it worked on this step at most: since `free_since`, when it
-    /// had finished the step before, or since this one was started.
+    /// Waits for the device, and says besides how long it worked on this step: by its own clock, or where it has none
+    /// at most since `free_since`, when it had finished the step before, or since this one was started.
     ///
     /// # Errors
     ///
@@ -286,19 +294,14 @@ impl PendingStep {
         let step = self.results.step;
         let asked = Instant::now();
         let output = self.results.wait().map_err(|source| ExecutorError::Step { step, source })?;
-        let done = Instant::now();
-        // A device that executes at once was done when the work was enqueued, however late it is asked.
-        let device_time = if done - asked < AT_ONCE {
-            self.enqueued - self.started
-        } else {
-            done - free_since.map_or(self.started, |free| free.max(self.started))
-        };
-        Ok(StepOutput { device_time_us: device_time.as_micros() as u64, ..output })
+        let (device_time, device_idle) = self.timing.read(asked, free_since);
+        Ok(StepOutput {
+            device_time_us: device_time.as_micros() as u64,
+            device_idle_us: device_idle.as_micros() as u64,
+            ..output
+        })
     }
 }
-
-/// A wait shorter than this found the results ready.
-const AT_ONCE: Duration = Duration::from_micros(20);
 
 fn capacity(config: &RunnerConfig, pool: &KvPool, vocab_size: usize) -> DeviceCapacity {
     let Limits { max_num_batched_tokens, max_num_seqs, max_model_len, block_size } = config.limits;

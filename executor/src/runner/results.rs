@@ -146,6 +146,6 @@ impl PendingResults {
                     .collect(),
             }
         });
-        Ok(StepOutput { step: self.step, rows: rows.collect(), device_time_us: 0 })
+        Ok(StepOutput { step: self.step, rows: rows.collect(), ..StepOutput::default() })
     }
 }

@@ -159,7 +159,7 @@ impl ScriptedExecutor {
         batch.rows.iter().for_each(|plan| self.cache.hold(&plan.new_blocks));
         let rows = steps.iter().map(|step| self.run_row(step)).collect::<Result<_, _>>()?;
         self.table.advance(&steps);
-        Ok(StepOutput { step: batch.step, rows, device_time_us: 0 })
+        Ok(StepOutput { step: batch.step, rows, ..StepOutput::default() })
     }
 
     fn run_row(&mut self, step: &RowStep) -> Result<RowOutput, BatchError> {
