@@ -37,12 +37,23 @@ pub(crate) struct Event {
 // SAFETY: a handle of the driver, which may be used from any thread.
 unsafe impl Send for Event {}
 
+// SAFETY: as above; the driver locks what threads share.
+unsafe impl Sync for Event {}
+
 impl Event {
     /// An event that is not recorded yet, hence over.
     pub(crate) fn new(context: &Arc<Context>) -> Result<Self> {
+        Self::with_flags(context, ffi::EVENT_BLOCKING_SYNC | ffi::EVENT_DISABLE_TIMING)
+    }
+
+    /// One that remembers when the device came to it.
+    pub(crate) fn timed(context: &Arc<Context>) -> Result<Self> {
+        Self::with_flags(context, ffi::EVENT_BLOCKING_SYNC)
+    }
+
+    fn with_flags(context: &Arc<Context>, flags: u32) -> Result<Self> {
         context.bind()?;
         let mut raw = null_mut();
-        let flags = ffi::EVENT_BLOCKING_SYNC | ffi::EVENT_DISABLE_TIMING;
         // SAFETY: a handle is written.
         context.check("cuEventCreate", unsafe { ffi::cuEventCreate(&mut raw, flags) })?;
         Ok(Self { context: context.clone(), raw })
@@ -61,6 +72,15 @@ impl Event {
             ffi::NOT_READY => Ok(false),
             code => self.context.check("cuEventQuery", code).map(|()| true),
         }
+    }
+
+    /// Time from another event to this, both [`timed`](Self::timed); `None` while one of them is still ahead.
+    pub(crate) fn since(&self, earlier: &Self) -> Option<Duration> {
+        self.context.bind().ok()?;
+        let mut milliseconds = 0.0_f32;
+        // SAFETY: both are recorded events of this context.
+        let code = unsafe { ffi::cuEventElapsedTime(&mut milliseconds, earlier.raw, self.raw) };
+        (code == ffi::SUCCESS).then(|| Duration::from_secs_f32(milliseconds.max(0.0) / 1e3))
     }
 
     /// Waits until everything recorded is done, on any thread. A lost device ends the wait with its error.

@@ -91,6 +91,7 @@ unsafe extern "C" {
     pub(crate) fn cuEventDestroy_v2(event: CUevent) -> u32;
     pub(crate) fn cuEventRecord(event: CUevent, stream: CUstream) -> u32;
     pub(crate) fn cuEventQuery(event: CUevent) -> u32;
+    pub(crate) fn cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CUevent) -> u32;
     pub(crate) fn cuEventSynchronize(event: CUevent) -> u32;
 
     pub(crate) fn cuThreadExchangeStreamCaptureMode(mode: *mut c_uint) -> u32;

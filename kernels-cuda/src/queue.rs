@@ -4,7 +4,7 @@ use std::any::Any;
 use std::sync::Arc;
 
 use cust::stream::{Stream, StreamFlags};
-use quire_kernels::{Error, Graph, Queue, Readback, Result, Tensor};
+use quire_kernels::{Error, Graph, Mark, Queue, Readback, Result, Tensor};
 
 use crate::context::Context;
 use crate::copy::{CopyKernels, RowCopies, SmallWrites};
@@ -12,6 +12,7 @@ use crate::event::Event;
 use crate::ffi::{self, CUstream};
 use crate::graph::{CudaGraph, Recording};
 use crate::launch::{Grid, enqueue};
+use crate::mark::CudaMark;
 use crate::memory::address;
 use crate::module::{Kernel, Modules};
 use crate::pinned::PinnedPool;
@@ -210,6 +211,12 @@ impl Queue for CudaQueue {
         let graph: &CudaGraph = (graph as &dyn Any).downcast_ref().expect("a graph of a CUDA device");
         let stream = self.stream()?;
         graph.launch(stream)
+    }
+
+    fn mark(&mut self) -> Result<Option<Box<dyn Mark>>> {
+        self.not_in_step("mark", self.is_recording)?;
+        let stream = self.stream()?;
+        Ok(Some(Box::new(CudaMark::new(&self.parts.context, stream)?)))
     }
 
     fn synchronize(&mut self) -> Result<()> {
