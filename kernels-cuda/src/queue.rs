@@ -214,7 +214,7 @@ impl Queue for CudaQueue {
     }
 
     fn mark(&mut self) -> Result<Option<Box<dyn Mark>>> {
-        self.not_in_step("mark", self.is_recording)?;
+        not_in_step("mark", self.is_recording)?;
         let stream = self.stream()?;
         Ok(Some(Box::new(CudaMark::new(&self.parts.context, stream)?)))
     }
