@@ -4,6 +4,8 @@
 //! `QUIRE_TEST_SMOLLM2_FOLDER` (a Hugging Face folder of the first one's weights in float32); a test without its
 //! model says that it is skipped. `cargo xtask golden` runs them all.
 
+#[path = "golden/cuda.rs"]
+mod cuda;
 #[path = "golden/forward.rs"]
 mod forward;
 #[path = "golden/reference.rs"]
@@ -12,7 +14,7 @@ mod reference;
 use std::path::Path;
 
 use quire_engine::{DTypeChoice, EngineBuilder, EngineOptions, MaxModelLen, SamplingParams};
-use quire_kernels::DType;
+use quire_kernels::{DType, Kernels};
 use quire_models::{EncodeOptions, ModelRegistry, SpecialTokens, Tokenizer, WeightDType};
 use quire_scheduler::PolicyRegistry;
 
@@ -80,15 +82,13 @@ fn qwen_coder_decodes_the_reference_through_the_engine() {
 /// All prompts at once, token by token through scheduler, paged cache and sampler.
 fn engine_decodes_the_reference(path: &Path, golden: &str) {
     let golden: Golden = reference::read(golden);
-    let kernels =
-        quire_kernels_cpu::kernels(quire_kernels_cpu::CpuConfig::default()).expect("a CPU is there");
     let options = EngineOptions::new(path)
         .dtype(DTypeChoice::DType(DType::F32))
         .kv_cache_dtype(DTypeChoice::DType(DType::F32))
         .max_model_len(MaxModelLen::Tokens(1024))
         .max_num_seqs(16);
     let (models, policies) = (ModelRegistry::default(), PolicyRegistry::default());
-    let llm = EngineBuilder::new(options, kernels, &models, &policies).llm().expect("the model loads");
+    let llm = EngineBuilder::new(options, cpu(), &models, &policies).llm().expect("the model loads");
     let params = SamplingParams { ignore_eos: true, ..SamplingParams::greedy(64) };
     let texts = golden.prompts.iter().map(|prompt| prompt.text.as_str());
     let outputs = llm.generate(texts, &params).expect("the prompts run");
@@ -110,7 +110,7 @@ fn check_decoded(token_ids: &[u32], prompt: &GoldenPrompt) {
 fn float32_equals_the_reference(path: &Path, golden: &str) {
     let golden: Golden = reference::read(golden);
     let tokenizer = Tokenizer::open(path).expect("the tokenizer opens");
-    let mut forward = Forward::load(path, Some(WeightDType::Float32), max_len(&golden));
+    let mut forward = Forward::load(cpu(), path, Some(WeightDType::Float32), DType::F32, max_len(&golden));
     for prompt in &golden.prompts {
         let ids =
             tokenizer.encode(&prompt.text, encode_options(SpecialTokens::Recognized)).expect("text is text");
@@ -179,8 +179,8 @@ fn tokenizer_equals_the_reference(path: &Path, golden: &str) {
 /// reference continuations.
 fn quantized_stays_close(path: &Path, golden: &str) {
     let golden: Golden = reference::read(golden);
-    let mut exact = Forward::load(path, Some(WeightDType::Float32), max_len(&golden));
-    let mut quantized = Forward::load(path, None, max_len(&golden));
+    let mut exact = Forward::load(cpu(), path, Some(WeightDType::Float32), DType::F32, max_len(&golden));
+    let mut quantized = Forward::load(cpu(), path, None, DType::F32, max_len(&golden));
     let (mut divergence, mut agreed, mut count) = (0.0, 0, 0);
     for prompt in &golden.prompts {
         let ids = whole(prompt);
@@ -197,6 +197,10 @@ fn quantized_stays_close(path: &Path, golden: &str) {
     );
     assert!(divergence <= 0.02, "mean KL {divergence}");
     assert!(agreement >= 0.95, "agreement {agreement}");
+}
+
+fn cpu() -> Kernels {
+    quire_kernels_cpu::kernels(quire_kernels_cpu::CpuConfig::default()).expect("a CPU is there")
 }
 
 fn encode_options(special_tokens: SpecialTokens) -> EncodeOptions {

@@ -19,6 +19,13 @@ pub(crate) struct GoldenPrompt {
     pub(crate) last_logits_top20: Vec<(u32, f64)>,
     pub(crate) greedy_ids: Vec<u32>,
     pub(crate) greedy_gap_top1_top2: Vec<f64>,
+    pub(crate) max_abs_logit_difference: LogitDifference,
+}
+
+/// How far logits are from float32's, in the reference implementation itself.
+#[derive(Deserialize)]
+pub(crate) struct LogitDifference {
+    pub(crate) bfloat16: f64,
 }
 
 #[derive(Deserialize)]

@@ -1,0 +1,109 @@
+//! Models on a GPU against the same models in float32 on the CPU, where `QUIRE_TEST_CUDA` is 1.
+//!
+//! Logits may differ by twice what the reference implementation's own bfloat16 differs by, and the best token where
+//! the best two are no further apart than that.
+
+use std::path::Path;
+
+use quire::BackendOptions;
+use quire_kernels::{DType, Kernels};
+use quire_models::WeightDType;
+use quire_models::testing::TinyModel;
+
+use crate::forward::Forward;
+use crate::reference::{self, Golden, model};
+use crate::{argmax, cpu};
+
+/// How far a GPU's logits were from the CPU's, at worst.
+#[derive(Debug, Default)]
+struct Distance {
+    worst: f64,
+    num_places: usize,
+    num_agreed: usize,
+}
+
+/// Tiny models have logits of a few units: what bfloat16 makes of them is far below this.
+const TINY_BOUND: f64 = 0.25;
+
+#[test]
+fn tiny_models_of_each_architecture_agree_with_the_cpu() {
+    let Some(kernels) = cuda(DType::BF16) else { return };
+    let folder = tempfile::tempdir().expect("a folder for the models");
+    let llama = TinyModel { hidden_size: 256, head_dim: 64, intermediate_size: 512, ..TinyModel::llama() };
+    let qwen2 = TinyModel { architecture: "Qwen2ForCausalLM", tied: false, seed: 3, ..llama.clone() };
+    for (name, tiny) in [("llama", llama), ("qwen2", qwen2)] {
+        for dtype in [DType::F32, DType::BF16, DType::F16, DType::Q8_0, DType::Q4K, DType::Q6K] {
+            let path = folder.path().join(format!("{name}-{dtype}.gguf"));
+            TinyModel { dtype, ..tiny.clone() }.write_gguf(&path).expect("the model is written");
+            let ids: Vec<u32> = (0..150).map(|i| 3 + (i * 37) % 250).collect();
+            let distance = compare(&kernels, &path, &[ids], TINY_BOUND);
+            eprintln!("{name} {dtype}: {distance:?}");
+            assert!(distance.worst <= TINY_BOUND, "{name} {dtype}: {distance:?}");
+        }
+    }
+}
+
+#[test]
+fn smollm2_agrees_with_the_cpu() {
+    if let Some(path) = model("QUIRE_TEST_SMOLLM2") {
+        agrees_with_the_cpu(&path, "smollm2-135m");
+    }
+}
+
+#[test]
+fn qwen_coder_agrees_with_the_cpu() {
+    if let Some(path) = model("QUIRE_TEST_QWEN_CODER") {
+        agrees_with_the_cpu(&path, "qwen2.5-coder-0.5b");
+    }
+}
+
+/// The golden texts, prompt and continuation, from the file's blocks.
+fn agrees_with_the_cpu(path: &Path, golden: &str) {
+    let Some(kernels) = cuda(DType::BF16) else { return };
+    let golden: Golden = reference::read(golden);
+    for prompt in &golden.prompts {
+        let bound = 2.0 * prompt.max_abs_logit_difference.bfloat16;
+        let ids = [&prompt.token_ids[..], &prompt.greedy_ids].concat();
+        let distance = compare(&kernels, path, &[ids], bound);
+        eprintln!("{}: within {bound}: {distance:?}", prompt.name);
+        assert!(distance.worst <= bound, "{}: {distance:?}", prompt.name);
+    }
+}
+
+/// Compares all logits of the texts; where the best token differs, the best two must be within `bound`.
+fn compare(kernels: &Kernels, path: &Path, texts: &[Vec<u32>], bound: f64) -> Distance {
+    let max_len = texts.iter().map(Vec::len).max().expect("a text");
+    let mut exact = Forward::load(cpu(), path, Some(WeightDType::Float32), DType::F32, max_len);
+    let mut given = Forward::load(kernels.clone(), path, None, DType::BF16, max_len);
+    let mut distance = Distance::default();
+    for ids in texts {
+        for (exact, given) in exact.logits(ids).iter().zip(&given.logits(ids)) {
+            distance.add(exact, given, bound);
+        }
+    }
+    distance
+}
+
+impl Distance {
+    fn add(&mut self, exact: &[f32], given: &[f32], bound: f64) {
+        let differ = exact.iter().zip(given).map(|(a, b)| f64::from((a - b).abs()));
+        // A NaN is worse than anything.
+        self.worst = differ.fold(self.worst, |worst, d| if d <= worst { worst } else { d });
+        let (best, chosen) = (argmax(exact), argmax(given));
+        let gap = f64::from(exact[best as usize] - exact[chosen as usize]);
+        assert!(gap <= bound, "token {chosen} instead of {best}, {gap} apart");
+        self.num_places += 1;
+        self.num_agreed += usize::from(best == chosen);
+    }
+}
+
+/// The GPU, where the tests may use one; says so where not.
+fn cuda(dtype: DType) -> Option<Kernels> {
+    if std::env::var_os("QUIRE_TEST_CUDA").is_none_or(|value| value != "1") {
+        eprintln!("skipped: QUIRE_TEST_CUDA is not 1");
+        return None;
+    }
+    let mut options = BackendOptions::default();
+    options.dtype = Some(dtype);
+    Some(quire::cuda_kernels(&options).expect("QUIRE_TEST_CUDA promises a GPU"))
+}
