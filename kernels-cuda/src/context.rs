@@ -2,6 +2,7 @@
 
 use std::ffi::c_int;
 use std::sync::Arc;
+use std::thread;
 
 use cust::context::Context as PrimaryContext;
 use cust::device::{Device, DeviceAttribute};
@@ -34,6 +35,7 @@ pub(crate) struct Context {
     /// `cuda:0`, for errors.
     name: String,
     properties: Properties,
+    has_processors_to_spare: bool,
 }
 
 impl Context {
@@ -55,7 +57,15 @@ impl Context {
         let properties = properties(device).map_err(failed("cuDeviceGetAttribute"))?;
         let primary = PrimaryContext::new(device).map_err(failed("cuDevicePrimaryCtxRetain"))?;
         let name = format!("cuda:{ordinal}");
-        Ok(Arc::new(Self { primary, id: DeviceId::unique(), ordinal, name, properties }))
+        let has_processors_to_spare = thread::available_parallelism().is_ok_and(|n| n.get() >= 4);
+        Ok(Arc::new(Self {
+            primary,
+            id: DeviceId::unique(),
+            ordinal,
+            name,
+            properties,
+            has_processors_to_spare,
+        }))
     }
 
     /// Which device, of this process.
@@ -75,6 +85,11 @@ impl Context {
 
     pub(crate) fn properties(&self) -> &Properties {
         &self.properties
+    }
+
+    /// Whether a thread that waits for the device may do so awake.
+    pub(crate) fn has_processors_to_spare(&self) -> bool {
+        self.has_processors_to_spare
     }
 
     /// Makes the context current on this thread. Every entry point does, since any thread may call it.

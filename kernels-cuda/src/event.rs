@@ -2,13 +2,18 @@
 
 use std::ptr::null_mut;
 use std::sync::Arc;
-use std::thread;
 use std::time::{Duration, Instant};
 
 use quire_kernels::Result;
 
 use crate::context::Context;
 use crate::ffi::{self, CUevent, CUstream};
+
+/// How long a thread stays awake that may.
+const AWAKE: Duration = Duration::from_millis(20);
+
+/// How long every thread stays awake.
+const MOMENT: Duration = Duration::from_micros(100);
 
 /// How a thread waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -18,14 +23,6 @@ pub(crate) enum Wait {
     Awake,
     /// Asleep, but for the first moment: one of many threads.
     Asleep,
-}
-
-impl Wait {
-    /// How long to stay awake.
-    fn spin(self) -> Duration {
-        let is_roomy = || thread::available_parallelism().is_ok_and(|n| n.get() >= 4);
-        if self == Self::Awake && is_roomy() { Duration::from_millis(20) } else { Duration::from_micros(100) }
-    }
 }
 
 /// A point in a stream.
@@ -89,7 +86,8 @@ impl Event {
         if self.is_over()? {
             return Ok(());
         }
-        let (start, spin) = (Instant::now(), wait.spin());
+        let stays = wait == Wait::Awake && self.context.has_processors_to_spare();
+        let (start, spin) = (Instant::now(), if stays { AWAKE } else { MOMENT });
         while start.elapsed() < spin {
             // Asking takes a lock of the driver that threads which enqueue want too.
             (0..20).for_each(|_| std::hint::spin_loop());
