@@ -73,11 +73,6 @@ impl Context {
         self.id
     }
 
-    /// Its number.
-    pub(crate) fn ordinal(&self) -> usize {
-        self.ordinal
-    }
-
     /// Its name in errors.
     pub(crate) fn name(&self) -> &str {
         &self.name
@@ -85,6 +80,14 @@ impl Context {
 
     pub(crate) fn properties(&self) -> &Properties {
         &self.properties
+    }
+
+    /// The CUDA version that the driver supports.
+    pub(crate) fn driver_version(&self) -> String {
+        let mut found = 0;
+        // SAFETY: one number is written.
+        unsafe { ffi::cuDriverGetVersion(&mut found) };
+        version(found)
     }
 
     /// Whether a thread that waits for the device may do so awake.

@@ -83,6 +83,22 @@ pub enum Error {
         /// What to build.
         arch: String,
     },
+    /// The driver does not load an image that is made for the device.
+    #[cfg(feature = "cuda")]
+    #[error(
+        "the driver, of CUDA {driver}, refuses the kernels `{family}` for {arch} ({source}): a newer toolkit may have \
+         built them; install a newer driver, or run `cargo xtask build-kernels` with an older toolkit and build again"
+    )]
+    ImageRefused {
+        /// The family.
+        family: &'static str,
+        /// What it is built for.
+        arch: &'static str,
+        /// The CUDA version that the driver supports.
+        driver: String,
+        /// What the driver said.
+        source: DriverError,
+    },
     /// An image lacks a kernel.
     #[error(
         "the image of the kernels `{family}` holds no kernel {kernel}: it is older than this program; run `cargo \

@@ -70,7 +70,13 @@ impl Module {
         let mut raw = null_mut();
         // SAFETY: the image is a whole cubin, or PTX that ends with a zero, and lives as long as the program.
         let code = unsafe { ffi::cuModuleLoadData(&mut raw, image.data.as_ptr().cast()) };
-        check("cuModuleLoadData", code).map_err(|error| context.refused(error))?;
+        check("cuModuleLoadData", code).map_err(|error| match error.code {
+            200..=299 => {
+                let (family, arch, driver) = (image.family, image.arch, context.driver_version());
+                Error::ImageRefused { family, arch, driver, source: error }
+            }
+            _ => context.refused(error),
+        })?;
         tracing::debug!(target: "quire::kernels", family = image.family, arch = image.arch, "kernels loaded");
         Ok(Arc::new(Self { context: context.clone(), family: image.family, raw }))
     }
@@ -150,4 +156,19 @@ impl Kernel {
 /// The address of a value as the driver takes the parameter of a kernel.
 pub(crate) fn parameter<P>(params: &P) -> *mut c_void {
     (params as *const P).cast_mut().cast()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::testing::gpu;
+
+    #[test]
+    fn an_image_that_the_driver_does_not_load_is_told_with_what_to_do() {
+        let Some(device) = gpu() else { return };
+        static BROKEN: Image = Image { family: "broken", arch: "sm_90a", data: b"no image at all\0" };
+        let error = Module::load_image(device.context(), &BROKEN).err().unwrap();
+        assert!(matches!(error, Error::ImageRefused { family: "broken", .. }), "{error}");
+        device.set_current().unwrap();
+    }
 }
