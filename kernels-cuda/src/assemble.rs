@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use quire_kernels::{Device as _, KernelParts, Kernels};
+use quire_kernels::{KernelParts, Kernels};
 
 use crate::activation::CudaActivation;
 use crate::attention::CudaAttention;
 use crate::device::CudaDevice;
 use crate::fused::CudaFused;
-use crate::missing::Missing;
+use crate::linear::CudaLinear;
 use crate::norm::CudaNorm;
 use crate::rope::CudaRope;
 use crate::sampling::CudaSampling;
@@ -17,9 +17,8 @@ use crate::{CudaConfig, Error};
 /// The backend on the device that `config` names.
 pub(crate) fn kernels(config: CudaConfig) -> Result<Kernels, Error> {
     let device = CudaDevice::open(config)?;
-    let missing = |part| Arc::new(Missing { device: device.id(), part });
     Ok(Kernels::new(KernelParts {
-        linear: missing("linear"),
+        linear: Arc::new(CudaLinear::new(device.clone())?),
         norm: Arc::new(CudaNorm::new(device.clone())?),
         rope: Arc::new(CudaRope::new(device.clone())?),
         activation: Arc::new(CudaActivation::new(device.clone())?),

@@ -64,6 +64,8 @@ mod context;
 #[cfg(feature = "cuda")]
 mod copy;
 #[cfg(feature = "cuda")]
+mod cublaslt;
+#[cfg(feature = "cuda")]
 mod device;
 #[cfg(feature = "cuda")]
 mod elementwise;
@@ -81,11 +83,11 @@ mod images;
 #[cfg(feature = "cuda")]
 mod launch;
 #[cfg(feature = "cuda")]
+mod linear;
+#[cfg(feature = "cuda")]
 mod mark;
 #[cfg(feature = "cuda")]
 mod memory;
-#[cfg(feature = "cuda")]
-mod missing;
 #[cfg(feature = "cuda")]
 mod module;
 #[cfg(feature = "cuda")]
