@@ -104,12 +104,6 @@ unsafe extern "C" {
     pub(crate) fn cuGraphDestroy(graph: CUgraph) -> u32;
 
     pub(crate) fn cuFuncSetAttribute(function: CUfunction, attribute: c_int, value: c_int) -> u32;
-    pub(crate) fn cuOccupancyMaxActiveBlocksPerMultiprocessor(
-        num_blocks: *mut c_int,
-        function: CUfunction,
-        threads: c_int,
-        shared_bytes: usize,
-    ) -> u32;
     /// Since CUDA 11.8.
     pub(crate) fn cuLaunchKernelEx(
         config: *const LaunchConfig,

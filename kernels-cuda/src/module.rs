@@ -132,25 +132,6 @@ impl Kernel {
         let code = unsafe { ffi::cuFuncSetAttribute(self.function, ffi::MAX_DYNAMIC_SHARED_BYTES, bytes) };
         check("cuFuncSetAttribute", code).map_err(|error| context.refused(error))
     }
-
-    /// How many blocks of so many threads and so much dynamic shared memory a multiprocessor holds at once.
-    pub(crate) fn blocks_per_sm(&self, threads: u32, shared_bytes: u32) -> Result<u32, Error> {
-        let context = &self.module.context;
-        context.bind()?;
-        let mut num_blocks = 0;
-        let threads = c_int::try_from(threads).unwrap_or(c_int::MAX);
-        // SAFETY: one number is written; the function is one of a loaded module.
-        let code = unsafe {
-            ffi::cuOccupancyMaxActiveBlocksPerMultiprocessor(
-                &mut num_blocks,
-                self.function,
-                threads,
-                shared_bytes as usize,
-            )
-        };
-        check("cuOccupancyMaxActiveBlocksPerMultiprocessor", code).map_err(|error| context.refused(error))?;
-        Ok(u32::try_from(num_blocks).unwrap_or(0))
-    }
 }
 
 /// The address of a value as the driver takes the parameter of a kernel.
