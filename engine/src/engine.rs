@@ -256,6 +256,19 @@ mod tests {
     }
 
     #[test]
+    fn without_a_tokenizer_each_token_comes_at_once() {
+        let engine = engine(true);
+        let mut stream = engine.submit(Request::new(vec![10], SamplingParams::greedy(6))).unwrap();
+        let deltas: Vec<Vec<u32>> = std::iter::from_fn(|| stream.blocking_next())
+            .filter_map(|event| match event {
+                RequestEvent::Delta(delta) => Some(delta.token_ids),
+                _ => None,
+            })
+            .collect();
+        assert_eq!(deltas, (11..17).map(|id| vec![id]).collect::<Vec<_>>());
+    }
+
+    #[test]
     fn a_device_that_hangs_does_not_hang_the_end() {
         let capacity = ScriptedExecutor::small_capacity(64, 4);
         let executor = ScriptedExecutor::new(capacity, |_, _| 5);

@@ -123,6 +123,11 @@ impl Device for CudaDevice {
         Ok(Arc::new(self.memory.allocate(num_bytes)?))
     }
 
+    fn used_bytes(&self) -> Option<usize> {
+        let (free, total) = self.context.memory_info().ok()?;
+        Some(total - free)
+    }
+
     fn reserve(&self, num_bytes: usize) -> Result<()> {
         self.memory.reserve(num_bytes)
     }

@@ -51,12 +51,12 @@ impl DeviceMemory {
         Ok(())
     }
 
-    /// Bytes that can still be allocated.
+    /// Bytes that can still be allocated. A reservation in which nothing lives may be replaced by a larger one.
     pub(crate) fn free_bytes(&self) -> usize {
-        match self.reservation.lock().as_ref() {
-            Some(reservation) => reservation.arena.lock().slices.free_bytes(),
-            None => self.context.memory_info().map_or(0, |(free, _)| free),
-        }
+        let of_driver = || self.context.memory_info().map_or(0, |(free, _)| free);
+        let Some(reservation) = self.reservation.lock().clone() else { return of_driver() };
+        let slices = &reservation.arena.lock().slices;
+        slices.free_bytes() + if slices.is_unused() { of_driver() } else { 0 }
     }
 
     /// How many allocations there were.

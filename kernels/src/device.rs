@@ -58,6 +58,11 @@ pub trait Device: Send + Sync + fmt::Debug {
     /// Bytes that can still be allocated, as the device sees it now.
     fn free_bytes(&self) -> usize;
 
+    /// Bytes of the device that are taken now, whoever took them; `None` where its memory is that of the process.
+    fn used_bytes(&self) -> Option<usize> {
+        None
+    }
+
     /// Zero-filled memory, aligned to 64 bytes or better, freed when the last handle is dropped.
     ///
     /// # Errors

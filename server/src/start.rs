@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use quire_engine::{EngineBuilder, EngineClient, EngineOptions, PoolDefault};
-use quire_kernels::{DType, Device, Kernels};
+use quire_kernels::{DType, Kernels};
 use quire_models::{Checkpoint, ModelRegistry};
 use quire_scheduler::PolicyRegistry;
 
@@ -24,12 +24,12 @@ pub(crate) fn builder<'a>(options: EngineOptions, parts: &Parts<'a>) -> EngineBu
     let kernels = parts.kernels.clone();
     let device = Arc::clone(kernels.device());
     let builder = EngineBuilder::new(options, kernels, parts.models, parts.policies);
-    match device.info().backend.as_str() {
+    match device.used_bytes() {
         // A device with memory of its own is there for the cache; that of the host is shared with everybody.
-        "cuda" => builder
-            .pool_default(PoolDefault::Utilization)
-            .memory_probe(Arc::new(move || Some(used_bytes(device.as_ref())))),
-        _ => builder,
+        Some(_) => {
+            builder.pool_default(PoolDefault::Utilization).memory_probe(Arc::new(move || device.used_bytes()))
+        }
+        None => builder,
     }
 }
 
@@ -53,11 +53,6 @@ pub(crate) fn backend(
 fn stored_dtype(options: &EngineOptions) -> Option<DType> {
     let checkpoint = Checkpoint::open(options.model_path()?, &options.load_options().ok()?).ok()?;
     checkpoint.config().dtype.filter(|dtype| matches!(dtype, DType::F16 | DType::BF16))
-}
-
-/// Bytes of the device that are taken, whoever took them.
-fn used_bytes(device: &dyn Device) -> usize {
-    device.info().total_bytes.saturating_sub(device.free_bytes())
 }
 
 /// A running engine.

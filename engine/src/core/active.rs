@@ -207,7 +207,8 @@ impl ActiveRequest {
 
     /// Sends what can be shown. Tokens without text wait for some, so that the two stay in step.
     pub(super) fn emit(&mut self) {
-        if !self.unsent.text.is_empty() {
+        let has_tokens = self.detokenizer.is_silent() && !self.unsent.token_ids.is_empty();
+        if has_tokens || !self.unsent.text.is_empty() {
             let delta = self.take_unsent();
             self.sink.send(RequestEvent::Delta(delta));
         }

@@ -19,6 +19,11 @@ pub(crate) trait Detokenizer: Send {
 
     /// The end: what was waiting for a continuation.
     fn flush(&mut self) -> String;
+
+    /// Whether it never makes text: then no token waits for any.
+    fn is_silent(&self) -> bool {
+        false
+    }
 }
 
 /// Makes detokenizers, and texts of single tokens. Without a tokenizer there is no text.
@@ -66,6 +71,10 @@ impl Detokenizer for NoText {
 
     fn flush(&mut self) -> String {
         String::new()
+    }
+
+    fn is_silent(&self) -> bool {
+        true
     }
 }
 

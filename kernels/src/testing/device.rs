@@ -65,6 +65,10 @@ impl Device for DeferredDevice {
         &self.info
     }
 
+    fn used_bytes(&self) -> Option<usize> {
+        self.inner.used_bytes()
+    }
+
     fn free_bytes(&self) -> usize {
         self.inner.free_bytes()
     }

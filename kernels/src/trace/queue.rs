@@ -43,6 +43,10 @@ impl Device for TracedDevice {
         &self.info
     }
 
+    fn used_bytes(&self) -> Option<usize> {
+        self.inner.used_bytes()
+    }
+
     fn free_bytes(&self) -> usize {
         self.inner.free_bytes()
     }

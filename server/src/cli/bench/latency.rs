@@ -6,9 +6,9 @@ use clap::Args;
 use quire_engine::{RequestEvent, SamplingParams};
 use serde::Serialize;
 
-use super::Bench;
 use super::spread::Spread;
 use super::workload::{Shape, Workload};
+use super::{Bench, Steps};
 use crate::cli::Context;
 use crate::cli::model::ModelArgs;
 use crate::cli::sampling::SamplingFlags;
@@ -44,6 +44,9 @@ struct Latency {
     input_len: usize,
     output_len: usize,
     num_iters: usize,
+    /// Of the whole runs.
+    #[serde(flatten)]
+    steps: Steps,
     /// The whole run.
     total_s: Spread,
     /// The same with one token of output.
@@ -90,7 +93,9 @@ impl Batch<'_> {
         for _ in 0..num_iters_warmup {
             self.seconds(shape)?;
         }
+        let before = self.bench.llm.stats();
         let totals = (0..num_iters).map(|_| self.seconds(shape)).collect::<Result<Vec<_>>>()?;
+        let steps = Steps::between(&before, &self.bench.llm.stats());
         let one = Shape { output_len: 1, ..shape };
         let firsts = (0..num_iters).map(|_| self.seconds(one)).collect::<Result<Vec<_>>>()?;
         let (total_s, first_token_s) = (Spread::of(totals), Spread::of(firsts));
@@ -101,6 +106,7 @@ impl Batch<'_> {
             input_len,
             output_len,
             num_iters,
+            steps,
             total_s,
             first_token_s,
             step_ms: num_steps.map(|steps| steps_s / steps * 1e3),

@@ -9,7 +9,7 @@ use std::io::{self, Write};
 use std::time::Instant;
 
 use clap::{Args, Subcommand};
-use quire_engine::{EngineOptions, Llm, Request, RequestOutput};
+use quire_engine::{EngineOptions, EngineStats, Llm, Request, RequestOutput};
 use serde::Serialize;
 
 use super::Context;
@@ -53,6 +53,28 @@ struct Header {
     model: String,
     device: String,
     load_s: f64,
+}
+
+/// How the steps of some runs went.
+#[derive(Serialize)]
+struct Steps {
+    num_steps: u64,
+    /// Microseconds that the device worked on a step, on average.
+    device_us_per_step: f64,
+    /// Microseconds that it waited before a step for the host.
+    device_idle_us_per_step: f64,
+}
+
+impl Steps {
+    fn between(before: &EngineStats, after: &EngineStats) -> Self {
+        let num_steps = after.num_steps - before.num_steps;
+        let per_step = |before: u64, after: u64| (after - before) as f64 / num_steps.max(1) as f64;
+        Self {
+            num_steps,
+            device_us_per_step: per_step(before.device_time_us, after.device_time_us),
+            device_idle_us_per_step: per_step(before.device_idle_us, after.device_idle_us),
+        }
+    }
 }
 
 impl Bench {

@@ -6,10 +6,10 @@ use clap::Args;
 use quire_engine::{Request, RequestOutput, SamplingParams};
 use serde::Serialize;
 
-use super::Bench;
 use super::latency::at_least_one;
 use super::spread::Spread;
 use super::workload::{Shape, Workload, read_trace};
+use super::{Bench, Steps};
 use crate::cli::Context;
 use crate::cli::model::ModelArgs;
 use crate::cli::sampling::SamplingFlags;
@@ -48,6 +48,8 @@ struct Throughput {
     output_tokens: usize,
     num_iters: usize,
     num_preemptions: u32,
+    #[serde(flatten)]
+    steps: Steps,
     elapsed_s: Spread,
     requests_per_s: f64,
     output_tokens_per_s: f64,
@@ -69,12 +71,14 @@ pub(super) fn run(context: &Context<'_>, args: &ThroughputArgs) -> Result<()> {
     for _ in 0..args.num_iters_warmup {
         bench.timed(requests())?;
     }
+    let before = bench.llm.stats();
     let runs = (0..args.num_iters).map(|_| bench.timed(requests())).collect::<Result<Vec<_>>>()?;
-    bench.print("throughput", &summary(&runs))
+    let steps = Steps::between(&before, &bench.llm.stats());
+    bench.print("throughput", &summary(&runs, steps))
 }
 
 /// Of at least one run, all of the same requests.
-fn summary(runs: &[(f64, Vec<RequestOutput>)]) -> Throughput {
+fn summary(runs: &[(f64, Vec<RequestOutput>)], steps: Steps) -> Throughput {
     let outputs = &runs[0].1;
     let elapsed_s = Spread::of(runs.iter().map(|run| run.0));
     let prompt_tokens: usize = outputs.iter().map(|output| output.prompt_token_ids.len()).sum();
@@ -86,6 +90,7 @@ fn summary(runs: &[(f64, Vec<RequestOutput>)]) -> Throughput {
         output_tokens,
         num_iters: runs.len(),
         num_preemptions: outputs.iter().map(|output| output.metrics.num_preemptions).sum(),
+        steps,
         elapsed_s,
         requests_per_s: per_s(outputs.len()),
         output_tokens_per_s: per_s(output_tokens),
