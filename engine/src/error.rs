@@ -84,6 +84,9 @@ pub enum Error {
     /// The model cannot be loaded.
     #[error("the model cannot be loaded")]
     Model(#[source] Arc<quire_models::Error>),
+    /// The tokenizer that was given in place of the model's own cannot be used.
+    #[error("the tokenizer cannot be used")]
+    Tokenizer(#[source] Arc<quire_models::Error>),
     /// The engine has ended.
     #[error("the engine has stopped: {reason}")]
     Stopped {

@@ -91,6 +91,12 @@ pub trait LinearKernels: Part {
     /// [`Error::Weight`], [`Error::OutOfMemory`].
     fn pack(&self, weights: &[HostWeight<'_>]) -> Result<Box<dyn Linear>>;
 
+    /// Whether weights of this dtype can be packed: what a model is refused for before any of them is read.
+    fn supports(&self, dtype: DType) -> bool {
+        let _ = dtype;
+        true
+    }
+
     /// Lays out what [`prepare`](Self::prepare) will fill: takes scratch, enqueues nothing.
     ///
     /// # Errors
