@@ -23,7 +23,12 @@ pub(crate) struct Forward {
 }
 
 impl Forward {
-    pub(crate) fn load(path: &Path, dtype: Option<WeightDType>, max_model_len: usize) -> Self {
+    pub(crate) fn load(
+        path: &Path,
+        dtype: Option<WeightDType>,
+        kv_dtype: DType,
+        max_model_len: usize,
+    ) -> Self {
         let kernels =
             quire_kernels_cpu::kernels(quire_kernels_cpu::CpuConfig::default()).expect("a CPU is there");
         let checkpoint =
@@ -39,9 +44,9 @@ impl Forward {
         let config = checkpoint.config();
         let scratch = architecture.scratch_bytes(config, &kernels, &limits) + kernels.scratch_bytes(&limits);
         let model = architecture.build(&Loader::new(&checkpoint, &kernels, max_model_len)).expect("it loads");
-        let groups = architecture.kv_groups(config, DType::F32);
+        let groups = architecture.kv_groups(config, kv_dtype);
         let [group] = groups.as_slice() else { panic!("one KV group, not {}", groups.len()) };
-        let layout = kernels.attention().kv_layout(group, BLOCK_SIZE).expect("f32 is always there");
+        let layout = kernels.attention().kv_layout(group, BLOCK_SIZE).expect("the dtype is there");
         let num_blocks = limits.max_blocks_per_row();
         let layers = group.layers.iter().map(|_| {
             let bytes = kernels.device().allocate(num_blocks * layout.block_bytes).expect("there is memory");
