@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::RequestId;
 use crate::config::ConfigError;
 use crate::params::ParamError;
 
@@ -60,6 +61,15 @@ pub enum Error {
     /// The model does not fit into the memory.
     #[error(transparent)]
     Memory(quire_executor::MemoryError),
+    /// A model computed nothing that a token could be chosen from. Others in the same step are not concerned.
+    #[error("request {request_id} has no next token")]
+    Row {
+        /// The request.
+        request_id: RequestId,
+        /// What is wrong, and at which position of its sequence.
+        #[source]
+        source: quire_executor::RowFault,
+    },
     /// The executor answered a step with something that does not belong to it: a bug of the executor.
     #[error("the output of step {step} cannot be used: {reason}")]
     StepOutput {
@@ -74,6 +84,9 @@ pub enum Error {
     /// The model cannot be loaded.
     #[error("the model cannot be loaded")]
     Model(#[source] Arc<quire_models::Error>),
+    /// The tokenizer that was given in place of the model's own cannot be used.
+    #[error("the tokenizer cannot be used")]
+    Tokenizer(#[source] Arc<quire_models::Error>),
     /// The engine has ended.
     #[error("the engine has stopped: {reason}")]
     Stopped {

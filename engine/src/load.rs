@@ -9,11 +9,14 @@ use quire_executor::{
     WorkerConfig, process_resident_bytes,
 };
 use quire_kernels::{DType, Kernels};
-use quire_models::{Checkpoint, GenerationConfig, Loader, ModelRegistry, Tokenizer, WeightSummary};
+use quire_models::{
+    Checkpoint, GenerationConfig, Loader, ModelRegistry, NamedTokens, Tokenizer, WeightSummary,
+};
 use quire_scheduler::{PolicyRegistry, SchedulerPolicy};
 
 use crate::checked::EosTokens;
 use crate::config::{DTypeChoice, EngineConfig, EngineOptions, ModelFacts};
+use crate::text::ChatTemplate;
 use crate::{AsyncLlm, ConfigError, EngineParts, Llm, Result, SamplingParams, report};
 
 /// The most that a pool takes of a host's memory where nobody says how much.
@@ -53,6 +56,13 @@ pub struct EnginePlan {
     models: ModelRegistry,
     policy: Box<dyn SchedulerPolicy>,
     probe: MemoryProbe,
+    texts: GivenTexts,
+}
+
+/// What the caller gives in place of the model's own: read, and refused, before any weight.
+struct GivenTexts {
+    tokenizer: Option<Tokenizer>,
+    chat_template: Option<String>,
 }
 
 impl<'a> EngineBuilder<'a> {
@@ -92,17 +102,23 @@ impl<'a> EngineBuilder<'a> {
         let facts = ModelFacts { max_model_len: checkpoint.config().max_position_embeddings };
         let config = EngineConfig::resolve(self.options, facts)?;
         check_max_logprobs(&config, checkpoint.config().vocab_size)?;
+        let texts = GivenTexts::read(&config)?;
         let policy = self.policies.build(&config.scheduling_policy).map_err(ConfigError::from)?;
         let architecture = self.models.find(&checkpoint.config().architecture)?;
         let weights = checkpoint.check(&architecture.tensors(&checkpoint)?)?;
+        check_dtypes(&weights, &self.kernels)?;
         let sizes = ModelSizes {
             architecture,
             config: checkpoint.config(),
             weight_bytes: weight_bytes(&weights, &self.kernels),
         };
-        let request = memory_request(&config, &weights, self.pool_default);
+        let activation = self.kernels.device().info().activation_dtype;
+        let kv_dtype = kv_dtype(&config, &weights, activation);
+        let request = memory_request(&config, kv_dtype, self.pool_default);
         let memory = MemoryPlan::new(&self.kernels, sizes, &request)?;
+        warn_of_small_pool(&memory);
         Ok(EnginePlan {
+            texts,
             config: config.fitted(memory.runner.limits.max_model_len),
             memory,
             weights,
@@ -166,7 +182,7 @@ impl EnginePlan {
     /// What is wrong with the files; what the device lacks.
     pub fn load(self) -> Result<EngineParts> {
         report::log_plan(&self);
-        let Self { config, memory, checkpoint, kernels, models, policy, probe, .. } = self;
+        let Self { config, memory, checkpoint, kernels, models, policy, probe, texts: given, .. } = self;
         let max_model_len = config.max_model_len();
         let source = Arc::clone(&checkpoint);
         let load = move |kernels: &Kernels| {
@@ -175,7 +191,7 @@ impl EnginePlan {
         };
         let worker = WorkerConfig { kernels, plan: memory, probe, load: Box::new(load) };
         let (texts, executor) = std::thread::scope(|scope| {
-            let texts = scope.spawn(|| load_texts(&config, &checkpoint));
+            let texts = scope.spawn(|| load_texts(given, &config, &checkpoint));
             let executor = LocalExecutor::start(worker);
             (texts.join(), executor)
         });
@@ -202,6 +218,40 @@ impl EnginePlan {
     }
 }
 
+impl GivenTexts {
+    fn read(config: &EngineConfig) -> Result<Self> {
+        let refused = |error| crate::Error::Tokenizer(Arc::new(error));
+        let tokenizer = config.tokenizer.as_deref().map(Tokenizer::open).transpose().map_err(refused)?;
+        let chat_template = config.chat_template.as_deref().map(read_template).transpose()?;
+        if let Some(template) = &chat_template {
+            ChatTemplate::at_start(template, NamedTokens::default())?;
+        }
+        Ok(Self { tokenizer, chat_template })
+    }
+}
+
+/// A backend need not have a kernel for each dtype that files have.
+fn check_dtypes(weights: &WeightSummary, kernels: &Kernels) -> Result<(), quire_models::Error> {
+    let unsupported = weights.matrix_dtypes.iter().find(|dtype| !kernels.linear().supports(**dtype));
+    unsupported.map_or(Ok(()), |dtype| {
+        let backend = kernels.device().info().backend.clone();
+        let what = format!("weights in {dtype}");
+        Err(quire_kernels::Error::Unsupported { backend, part: "linear", what }.into())
+    })
+}
+
+/// A pool that somebody made smaller than the longest sequence is used as it is.
+fn warn_of_small_pool(memory: &MemoryPlan) {
+    let (num_tokens, max_model_len) = (memory.num_pool_tokens(), memory.runner.limits.max_model_len);
+    if num_tokens < max_model_len {
+        tracing::warn!(
+            target: "quire::engine",
+            "num_gpu_blocks_override leaves room for {num_tokens} tokens, max_model_len is {max_model_len}: longer \
+             outputs end as length, longer prompts are refused"
+        );
+    }
+}
+
 /// There are no more log-probabilities at a token than tokens.
 fn check_max_logprobs(config: &EngineConfig, vocab_size: usize) -> Result<(), ConfigError> {
     if config.max_logprobs <= vocab_size {
@@ -223,11 +273,7 @@ fn weight_bytes(weights: &WeightSummary, kernels: &Kernels) -> usize {
 }
 
 /// The configuration's share in the memory plan.
-fn memory_request(
-    config: &EngineConfig,
-    weights: &WeightSummary,
-    pool_default: PoolDefault,
-) -> MemoryRequest {
+fn memory_request(config: &EngineConfig, kv_dtype: DType, pool_default: PoolDefault) -> MemoryRequest {
     let pool = match (config.num_gpu_blocks_override, config.kv_cache_memory, pool_default) {
         (Some(num_blocks), ..) => PoolSize::Blocks(num_blocks),
         (None, Some(bytes), _) => PoolSize::Bytes(usize::try_from(bytes.0).unwrap_or(usize::MAX)),
@@ -244,7 +290,7 @@ fn memory_request(
             false => PlannedLen::Exactly(max_model_len),
         },
         pool,
-        kv_dtype: kv_dtype(config, weights),
+        kv_dtype,
         max_logprobs: u32::try_from(config.max_logprobs).unwrap_or(u32::MAX),
         enforce_eager: config.enforce_eager,
         graph_bytes: graph_bytes(config, pool_default),
@@ -262,10 +308,14 @@ fn graph_bytes(config: &EngineConfig, pool_default: PoolDefault) -> Option<usize
     }
 }
 
-/// Keys and values are kept in what most of the weights are kept in, or in float16 where those are quantized.
-fn kv_dtype(config: &EngineConfig, weights: &WeightSummary) -> DType {
+/// Keys and values are kept in what a half-precision device computes in; elsewhere in what most of the weights are kept
+/// in, or in float16 where those are quantized.
+fn kv_dtype(config: &EngineConfig, weights: &WeightSummary, activation: DType) -> DType {
     if let DTypeChoice::DType(dtype) = config.kv_cache_dtype {
         return dtype;
+    }
+    if activation != DType::F32 {
+        return activation;
     }
     let most = weights.by_dtype.iter().max_by_key(|(_, (_, num_bytes))| *num_bytes);
     match most.map(|(dtype, _)| *dtype) {
@@ -275,21 +325,21 @@ fn kv_dtype(config: &EngineConfig, weights: &WeightSummary) -> DType {
 }
 
 /// Tokenizer and chat template. A model of made-up weights may come without a tokenizer.
-fn load_texts(config: &EngineConfig, checkpoint: &Checkpoint) -> Result<(Option<Tokenizer>, Option<String>)> {
-    let tokenizer = match &config.tokenizer {
-        Some(path) => Tokenizer::open(path),
-        None => checkpoint.tokenizer(),
-    };
-    let tokenizer = match tokenizer {
+fn load_texts(
+    given: GivenTexts,
+    config: &EngineConfig,
+    checkpoint: &Checkpoint,
+) -> Result<(Option<Tokenizer>, Option<String>)> {
+    let tokenizer = match given.tokenizer.map_or_else(|| checkpoint.tokenizer(), Ok) {
         Ok(tokenizer) => Some(tokenizer),
-        Err(error) if config.has_dummy_weights() && config.tokenizer.is_none() => {
+        Err(error) if config.has_dummy_weights() => {
             tracing::warn!(target: "quire::engine", "no tokenizer: prompts must be token ids ({error})");
             None
         }
         Err(error) => return Err(error.into()),
     };
-    let template = match &config.chat_template {
-        Some(given) => Some(read_template(given)?),
+    let template = match given.chat_template {
+        Some(given) => Some(given),
         None => checkpoint.chat_templates()?.default_template().map(str::to_owned),
     };
     Ok((tokenizer, template))

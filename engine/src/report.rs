@@ -1,5 +1,9 @@
 //! The start-up report.
 
+use std::collections::BTreeSet;
+
+use quire_kernels::DType;
+
 use crate::EnginePlan;
 
 /// Logs what was decided before the weights are read. The memory sum, beside what was measured, is logged by the
@@ -27,7 +31,13 @@ pub(crate) fn log_plan(plan: &EnginePlan) {
         weights.num_parameters as f64 / 1e6,
         dtypes(plan)
     );
-    plan.kernels().dispatch().log();
+    plan.kernels().dispatch().log(|line| is_used(&line.op, &weights.matrix_dtypes));
+}
+
+/// Whether the model uses an operation: linear layers are served by a kernel for each dtype of their weights.
+fn is_used(op: &str, matrix_dtypes: &BTreeSet<DType>) -> bool {
+    let dtype = op.strip_prefix("linear.").and_then(|name| DType::ALL.into_iter().find(|d| d.name() == name));
+    dtype.is_none_or(|dtype| matrix_dtypes.contains(&dtype))
 }
 
 /// `210 tensors in Q4_1, 61 in F32`, and so on.
@@ -36,4 +46,17 @@ fn dtypes(plan: &EnginePlan) -> String {
         format!("{num_tensors} tensors in {dtype} ({})", crate::Bytes(*num_bytes))
     });
     shown.collect::<Vec<_>>().join(", ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_formats_of_the_weights_are_listed() {
+        let dtypes = BTreeSet::from([DType::Q4_1, DType::Q8_0]);
+        let ops = ["attention", "linear.bf16", "linear.f32", "linear.q4_1", "linear.q8_0", "linear"];
+        let listed: Vec<_> = ops.into_iter().filter(|op| is_used(op, &dtypes)).collect();
+        assert_eq!(listed, ["attention", "linear.q4_1", "linear.q8_0", "linear"]);
+    }
 }

@@ -52,7 +52,7 @@ pub struct AddedRow {
 }
 
 /// What one row computes in this step.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PlannedRow {
     /// Which row.
     pub row: RowId,
@@ -63,6 +63,9 @@ pub struct PlannedRow {
     pub num_tokens: u32,
     /// How many of them are guesses to be verified. Speculation is not built: must be 0.
     pub num_draft_tokens: u32,
+    /// Places of the row's table that hold another block from this step on, because a shared block got a copy
+    /// ([`StepBatch::block_copies`]): (place in the table, block).
+    pub replaced_blocks: Vec<(u32, u32)>,
     /// Blocks appended to the row's table before the step.
     pub new_blocks: Vec<u32>,
     /// Whether a token is sampled after the last one; false for a chunk that leaves part of the prompt.

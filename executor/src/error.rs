@@ -215,6 +215,16 @@ pub enum BatchError {
         /// The table's length.
         given: usize,
     },
+    /// A replaced block past the end of the table.
+    #[error("row {} replaces block {table_idx} of its table of {num_blocks}", row.0)]
+    ReplacedBlock {
+        /// The row.
+        row: RowId,
+        /// The place.
+        table_idx: u32,
+        /// The table's length.
+        num_blocks: usize,
+    },
     /// A block outside of the pool.
     #[error("block {block} of {num_blocks}")]
     BlockRange {

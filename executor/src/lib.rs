@@ -55,7 +55,7 @@
 //! // A prompt of three tokens; then a step for the token that it gave, submitted before that is known.
 //! let row = RowId(0);
 //! let plan = |num_tokens| PlannedRow {
-//!     row, epoch: 0, num_tokens, num_draft_tokens: 0, new_blocks: vec![], sample: true,
+//!     row, num_tokens, sample: true, ..PlannedRow::default()
 //! };
 //! let added = AddedRow {
 //!     row,
@@ -108,7 +108,7 @@ pub use memory::{
     MaxModelLen, MeasuredMemory, MemoryAdvice, MemoryError, MemoryPlan, MemoryProbe, MemoryReport,
     MemoryRequest, ModelSizes, PoolSize, process_resident_bytes,
 };
-pub use output::{RowOutput, StepOutput, TokenLogprobs};
+pub use output::{RowFault, RowOutput, StepOutput, TokenLogprobs};
 pub use pool::KvPool;
 pub use runner::{ModelRunner, PendingStep, RunnerConfig};
 pub use worker::{LoadModel, Worker, WorkerConfig};

@@ -27,11 +27,26 @@ pub struct RowOutput {
     pub epoch: u32,
     /// The sampled tokens: one where the row was asked to sample, else none.
     pub token_ids: Vec<u32>,
+    /// Why the row gave no token though it was asked to. Rows beside it are not concerned; what it computes from
+    /// then on means nothing.
+    pub fault: Option<RowFault>,
     /// For each sampled token, where asked for.
     pub logprobs: Vec<TokenLogprobs>,
     /// For each prompt token that this step's logits predict, where asked for: entry `i` of the prompt's list is
     /// about token `i + 1`.
     pub prompt_logprobs: Vec<TokenLogprobs>,
+}
+
+/// What keeps a row from having a next token.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
+#[non_exhaustive]
+pub enum RowFault {
+    /// The model gave NaN or minus infinity for every token.
+    #[error("the model gave no finite logit for position {position}")]
+    NoFiniteLogit {
+        /// Where the token would stand in its sequence.
+        position: u32,
+    },
 }
 
 /// The log-probability of a token, and those of the best ones at its place, under the model's raw logits.

@@ -18,6 +18,8 @@ pub(crate) struct Row {
     pub(crate) num_prompt_tokens: usize,
     pub(crate) num_computed: usize,
     pub(crate) blocks: Vec<u32>,
+    /// How often places of the table were given another block: a table of the same length may be another one.
+    pub(crate) num_replacements: u64,
     pub(crate) sampling: RowSampling,
 }
 
@@ -124,6 +126,7 @@ impl RowTable {
             num_prompt_tokens: added.num_prompt_tokens as usize,
             num_computed: added.num_computed_tokens as usize,
             blocks: added.block_table,
+            num_replacements: 0,
             sampling: added.sampling,
         };
         Ok(self.rows[added.row.0 as usize].insert(row))
@@ -159,6 +162,7 @@ impl RowTable {
     fn plan_row(&mut self, plan: &PlannedRow) -> Result<RowStep, BatchError> {
         self.check_blocks(&plan.new_blocks)?;
         self.check_plan(plan)?;
+        self.replace_blocks(plan)?;
         let (max_model_len, block_size) = (self.capacity.max_model_len, self.capacity.block_size);
         let row = self.rows[plan.row.0 as usize].as_mut().expect("checked above");
         row.blocks.extend_from_slice(&plan.new_blocks);
@@ -176,6 +180,19 @@ impl RowTable {
             sample: plan.sample,
             from_device: row.num_computed >= row.num_known,
         })
+    }
+
+    fn replace_blocks(&mut self, plan: &PlannedRow) -> Result<(), BatchError> {
+        for &(table_idx, block) in &plan.replaced_blocks {
+            self.check_blocks(&[block])?;
+            let row = self.rows[plan.row.0 as usize].as_mut().expect("checked above");
+            let num_blocks = row.blocks.len();
+            let place = row.blocks.get_mut(table_idx as usize);
+            let out_of_range = BatchError::ReplacedBlock { row: plan.row, table_idx, num_blocks };
+            *place.ok_or(out_of_range)? = block;
+            row.num_replacements += 1;
+        }
+        Ok(())
     }
 
     fn check_plan(&self, plan: &PlannedRow) -> Result<(), BatchError> {
@@ -280,7 +297,7 @@ mod tests {
     }
 
     fn plan(num_tokens: u32, sample: bool) -> PlannedRow {
-        PlannedRow { row: RowId(1), epoch: 3, num_tokens, num_draft_tokens: 0, new_blocks: vec![], sample }
+        PlannedRow { row: RowId(1), epoch: 3, num_tokens, sample, ..PlannedRow::default() }
     }
 
     #[track_caller]
@@ -319,6 +336,8 @@ mod tests {
         check_plan(|p| p.num_tokens = 6, "row 1 has 5 tokens to compute, planned 6");
         check_plan(|p| p.num_tokens = 3, "row 1 samples with 2 tokens left to compute");
         check_plan(|p| p.new_blocks = vec![2, 3], "row 1 holds 4 blocks, needs 2, may have 3");
+        check_plan(|p| p.replaced_blocks = vec![(1, 4)], "block 4 of 4");
+        check_plan(|p| p.replaced_blocks = vec![(2, 0)], "row 1 replaces block 2 of its table of 2");
         check_plan(|p| p.num_draft_tokens = 1, "row 1 has 1 draft tokens: speculation is not built");
     }
 

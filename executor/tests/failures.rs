@@ -29,14 +29,7 @@ fn batch(token_id: u32) -> StepBatch {
             block_table: vec![0],
             sampling: RowSampling { repetition_penalty: 1.1, ..RowSampling::default() },
         }],
-        rows: vec![PlannedRow {
-            row,
-            epoch: 0,
-            num_tokens: 2,
-            num_draft_tokens: 0,
-            new_blocks: vec![],
-            sample: true,
-        }],
+        rows: vec![PlannedRow { row, num_tokens: 2, sample: true, ..PlannedRow::default() }],
         ..StepBatch::default()
     }
 }

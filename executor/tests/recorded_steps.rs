@@ -66,14 +66,7 @@ fn decode(runner: &mut ModelRunner, num_rows: u32) -> Vec<RowOutput> {
         block_table: vec![row],
         sampling: RowSampling { logprobs: Some(0), ..RowSampling::default() },
     };
-    let planned = |row| PlannedRow {
-        row: RowId(row),
-        epoch: 0,
-        num_tokens: 1,
-        num_draft_tokens: 0,
-        new_blocks: vec![],
-        sample: true,
-    };
+    let planned = |row| PlannedRow { row: RowId(row), num_tokens: 1, sample: true, ..PlannedRow::default() };
     let step = |i| {
         let batch = StepBatch {
             step: common::next_step(),

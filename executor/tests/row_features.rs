@@ -3,7 +3,9 @@
 mod common;
 
 use common::{Dice, Job, Schedule, backends, next_step, request, run, start};
-use quire_executor::{AddedRow, Executor, LocalExecutor, PlannedRow, RowId, RowSampling, StepBatch};
+use quire_executor::{
+    AddedRow, Executor, LocalExecutor, PlannedRow, RowId, RowOutput, RowSampling, StepBatch,
+};
 
 fn greedy(prompt: Vec<u32>, num_new: usize) -> Job {
     Job { prompt, sampling: RowSampling::default(), num_new }
@@ -89,21 +91,18 @@ fn added(row: u32, ids: &[u32], num_computed: usize, block_table: &[u32]) -> Add
 }
 
 fn planned(row: u32, num_tokens: usize) -> PlannedRow {
-    PlannedRow {
-        row: RowId(row),
-        epoch: 0,
-        num_tokens: num_tokens as u32,
-        num_draft_tokens: 0,
-        new_blocks: vec![],
-        sample: true,
-    }
+    PlannedRow { row: RowId(row), num_tokens: num_tokens as u32, sample: true, ..PlannedRow::default() }
 }
 
 /// Runs one step; what the last of its rows gave.
-fn step(executor: &mut LocalExecutor, mut batch: StepBatch) -> quire_executor::RowOutput {
+fn step(executor: &mut LocalExecutor, batch: StepBatch) -> RowOutput {
+    rows_of_step(executor, batch).pop().unwrap_or_default()
+}
+
+fn rows_of_step(executor: &mut LocalExecutor, mut batch: StepBatch) -> Vec<RowOutput> {
     batch.step = next_step();
     let ticket = executor.submit(batch).unwrap();
-    executor.collect(ticket).unwrap().rows.pop().unwrap_or_default()
+    executor.collect(ticket).unwrap().rows
 }
 
 #[test]
@@ -152,5 +151,59 @@ fn a_fork_goes_on_in_its_copy_of_a_block() {
         };
         let fork = step(&mut executor, batch);
         assert_eq!((fork.token_ids, fork.logprobs), (alone.token_ids, alone.logprobs));
+    }
+}
+
+/// The mirror image: the fork keeps the shared block, and a row that the device knows moves to the copy.
+#[test]
+fn a_known_row_goes_on_in_the_block_that_replaced_its_own() {
+    for (name, kernels) in backends() {
+        let mut executor = start(kernels(), &request(16, 20));
+        let parent = Dice(9).prompt(20);
+        let forked = [&parent[..], &[77]].concat();
+        let answers = |outputs: Vec<RowOutput>| -> Vec<_> {
+            outputs.into_iter().map(|row| (row.token_ids, row.logprobs)).collect()
+        };
+        let mut lone = |ids: &[u32]| {
+            let batch = StepBatch {
+                added: vec![added(0, ids, 0, &[10, 11])],
+                rows: vec![planned(0, ids.len())],
+                ..StepBatch::default()
+            };
+            let mut outputs = rows_of_step(&mut executor, batch);
+            for _ in 0..3 {
+                outputs.extend(rows_of_step(
+                    &mut executor,
+                    StepBatch { rows: vec![planned(0, 1)], ..StepBatch::default() },
+                ));
+            }
+            step(&mut executor, StepBatch { released: vec![RowId(0)], ..StepBatch::default() });
+            answers(outputs)
+        };
+        let (lone_parent, lone_fork) = (lone(&parent), lone(&forked));
+
+        let mut outputs = [vec![], vec![]];
+        let batch = StepBatch {
+            added: vec![added(0, &parent, 0, &[2, 4])],
+            rows: vec![planned(0, 20)],
+            ..StepBatch::default()
+        };
+        outputs[0].extend(rows_of_step(&mut executor, batch));
+        // Both write the place of token 20 in this step: the fork in block 4, its parent in the copy.
+        let moved = PlannedRow { replaced_blocks: vec![(1, 6)], ..planned(0, 1) };
+        let mut batch = StepBatch {
+            added: vec![added(1, &forked, 20, &[2, 4])],
+            block_copies: vec![(4, 6)],
+            rows: vec![moved, planned(1, 1)],
+            ..StepBatch::default()
+        };
+        for _ in 0..3 {
+            let rows = rows_of_step(&mut executor, std::mem::take(&mut batch));
+            outputs.iter_mut().zip(rows).for_each(|(all, row)| all.push(row));
+            batch.rows = vec![planned(0, 1), planned(1, 1)];
+        }
+        let [given_parent, given_fork] = outputs.map(answers);
+        assert_eq!(given_parent, lone_parent, "{name}: the parent");
+        assert_eq!(given_fork, lone_fork[..3], "{name}: the fork");
     }
 }

@@ -71,21 +71,29 @@ impl<'d> Session<'d> {
     }
 }
 
-/// A Rust type that holds an element of a tensor.
-pub(crate) trait Element: Pod + Send + Sync {
+/// A Rust type that holds an element of a tensor: `f32`, `f16`, `bf16`, `i8`, `u8`, `i32`, `u32`, `i64`.
+pub trait Element: Pod + Send + Sync + sealed::Sealed {
     /// The dtype whose elements it holds.
     const DTYPE: DType;
 }
 
+/// A view reads memory as the type that the dtype promises, so nobody else may pair the two.
+mod sealed {
+    pub trait Sealed {}
+}
+
 macro_rules! elements {
-    ($($type:ty => $dtype:ident),*) => { $(impl Element for $type { const DTYPE: DType = DType::$dtype; })* };
+    ($($type:ty => $dtype:ident),*) => { $(
+        impl sealed::Sealed for $type {}
+        impl Element for $type { const DTYPE: DType = DType::$dtype; }
+    )* };
 }
 
 elements!(f32 => F32, f16 => F16, bf16 => BF16, i8 => I8, u8 => U8, i32 => I32, u32 => U32, i64 => I64);
 
 /// An input of the open operation.
 #[derive(Clone, Copy)]
-pub(crate) struct View<'v> {
+pub struct View<'v> {
     start: *const u8,
     tensor: &'v Tensor,
 }
@@ -96,7 +104,7 @@ impl<'v> View<'v> {
     /// # Panics
     ///
     /// Where the elements are not of type `T`.
-    pub(crate) fn rows<T: Element>(self) -> Rows<'v, T> {
+    pub fn rows<T: Element>(self) -> Rows<'v, T> {
         check_type::<T>(self.tensor, self.start);
         Rows { start: self.start.cast(), shape: Shape::of(self.tensor), lives: PhantomData }
     }
@@ -106,7 +114,7 @@ impl<'v> View<'v> {
     /// # Panics
     ///
     /// Where the elements are not of type `T` or not contiguous.
-    pub(crate) fn slice<T: Element>(self) -> &'v [T] {
+    pub fn slice<T: Element>(self) -> &'v [T] {
         check_type::<T>(self.tensor, self.start);
         assert!(self.tensor.is_contiguous(), "{:?} is no contiguous tensor", self.tensor);
         // SAFETY: the elements lie in a buffer of the session's device, which the borrowed session and tensor
@@ -117,7 +125,7 @@ impl<'v> View<'v> {
 }
 
 /// An output of the open operation.
-pub(crate) struct ViewMut<'v> {
+pub struct ViewMut<'v> {
     start: *mut u8,
     tensor: &'v Tensor,
 }
@@ -128,7 +136,7 @@ impl<'v> ViewMut<'v> {
     /// # Panics
     ///
     /// Where the elements are not of type `T`.
-    pub(crate) fn rows<T: Element>(self) -> RowsMut<'v, T> {
+    pub fn rows<T: Element>(self) -> RowsMut<'v, T> {
         check_type::<T>(self.tensor, self.start);
         RowsMut { start: self.start.cast(), shape: Shape::of(self.tensor), lives: PhantomData }
     }
@@ -138,7 +146,7 @@ impl<'v> ViewMut<'v> {
     /// # Panics
     ///
     /// Where the elements are not of type `T` or not contiguous.
-    pub(crate) fn slice<T: Element>(self) -> &'v mut [T] {
+    pub fn slice<T: Element>(self) -> &'v mut [T] {
         check_type::<T>(self.tensor, self.start);
         assert!(self.tensor.is_contiguous(), "{:?} is no contiguous tensor", self.tensor);
         // SAFETY: as in `View::slice`; no other view of the session overlaps an output, and `self` is consumed.
@@ -172,7 +180,7 @@ impl Shape {
 
 /// The rows of an input.
 #[derive(Clone, Copy)]
-pub(crate) struct Rows<'v, T> {
+pub struct Rows<'v, T> {
     start: *const T,
     shape: Shape,
     lives: PhantomData<&'v [T]>,
@@ -185,24 +193,33 @@ unsafe impl<T: Sync> Sync for Rows<'_, T> {}
 
 impl<'v, T: Element> Rows<'v, T> {
     /// Number of rows.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.shape.rows
     }
 
     /// Length of a row.
-    pub(crate) fn columns(&self) -> usize {
+    pub fn columns(&self) -> usize {
         self.shape.columns
     }
 
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.shape.rows == 0
+    }
+
     /// A row.
-    pub(crate) fn row(&self, row: usize) -> &'v [T] {
+    ///
+    /// # Panics
+    ///
+    /// Where there is no such row.
+    pub fn row(&self, row: usize) -> &'v [T] {
         // SAFETY: the row exists, so it lies in the tensor; see `View::slice` for the rest.
         unsafe { slice::from_raw_parts(self.start.add(self.shape.offset(row)), self.shape.columns) }
     }
 }
 
 /// The rows of an output.
-pub(crate) struct RowsMut<'v, T> {
+pub struct RowsMut<'v, T> {
     start: *mut T,
     shape: Shape,
     lives: PhantomData<&'v mut [T]>,
@@ -215,22 +232,31 @@ unsafe impl<T: Send + Sync> Sync for RowsMut<'_, T> {}
 
 impl<T: Element> RowsMut<'_, T> {
     /// Number of rows.
-    pub(crate) fn len(&self) -> usize {
+    pub fn len(&self) -> usize {
         self.shape.rows
     }
 
     /// Length of a row.
-    pub(crate) fn columns(&self) -> usize {
+    pub fn columns(&self) -> usize {
         self.shape.columns
     }
 
     /// Its rows, to be read.
-    pub(crate) fn as_rows(&self) -> Rows<'_, T> {
+    pub fn as_rows(&self) -> Rows<'_, T> {
         Rows { start: self.start, shape: self.shape, lives: PhantomData }
     }
 
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.shape.rows == 0
+    }
+
     /// A row.
-    pub(crate) fn row_mut(&mut self, row: usize) -> &mut [T] {
+    ///
+    /// # Panics
+    ///
+    /// Where there is no such row.
+    pub fn row_mut(&mut self, row: usize) -> &mut [T] {
         let columns = 0..self.shape.columns;
         // SAFETY: `self` is borrowed exclusively, so no other slice of it is alive.
         unsafe { self.slice_mut(row, columns) }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use quire_kernels::{
-    Buffer, DType, Device, DeviceId, DeviceInfo, Error, Graph, Queue, Readback, Result, Tensor,
+    Buffer, DType, Device, DeviceId, DeviceInfo, Error, Graph, Queue, Readback, Result, StepCtx, Tensor,
 };
 
 use crate::Isa;
@@ -51,6 +51,11 @@ impl CpuDevice {
             activation_dtype: DType::F32,
         };
         Ok(Self { inner: Arc::new(Inner { id: DeviceId::unique(), info, isa, pool: Mutex::new(pool) }) })
+    }
+
+    /// The device that a context works on, if it is one of this backend.
+    pub(crate) fn of(ctx: &mut StepCtx) -> Option<Self> {
+        ctx.queue_as::<CpuQueue>().map(|queue| queue.device.clone())
     }
 
     /// The instructions that kernels use.

@@ -24,6 +24,8 @@
 //! # Ok::<(), quire_kernels::Error>(())
 //! ```
 //!
+//! [`host`] lets a part of one's own at the elements of tensors.
+//!
 //! # Invariants
 //!
 //! - A result depends on its own row alone, bit for bit: not on the other rows, the threads, or the instruction
@@ -42,6 +44,7 @@ mod attention;
 mod buffer;
 mod device;
 mod fused;
+pub mod host;
 mod isa;
 mod lanes;
 mod linear;

@@ -246,9 +246,9 @@ impl DispatchTable {
         })
     }
 
-    /// Logs a line an operation.
-    pub fn log(&self) {
-        for Dispatch { op, kernel, reason } in &self.lines {
+    /// Logs a line for each operation that `is_used` picks. The fingerprint is that of the whole table.
+    pub fn log(&self, is_used: impl Fn(&Dispatch) -> bool) {
+        for Dispatch { op, kernel, reason } in self.lines.iter().filter(|line| is_used(line)) {
             tracing::info!(target: "quire::kernels", "[dispatch] {op}={kernel} because {reason}");
         }
         tracing::info!(target: "quire::kernels", "[dispatch] fingerprint={:016x}", self.fingerprint());

@@ -70,5 +70,5 @@ pub use checkpoint::{
 };
 pub use config::{ConfigError, GenerationConfig, ModelConfig, RopeConfig, RopeScaling, SlidingWindow};
 pub use error::{Error, Result};
-pub use mmap::{MappedFile, TensorBytes};
+pub use mmap::{MappedFile, MappedRange, TensorBytes};
 pub use tokenizer::{ChatTemplates, EncodeOptions, NamedTokens, SpecialTokens, Tokenizer, TokenizerError};

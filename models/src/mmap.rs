@@ -36,6 +36,22 @@ impl MappedFile {
     pub fn path(&self) -> &Path {
         &self.path
     }
+
+    /// Gives the memory back that pages of `range` take in this process. They are read anew, from the page
+    /// cache mostly, where they are touched again.
+    fn release(&self, range: &Range<usize>) {
+        #[cfg(unix)]
+        {
+            let advice = memmap2::UncheckedAdvice::DontNeed;
+            // SAFETY: the map is a file's and read only, so nothing in it could be lost: a page that is
+            // dropped, also under somebody who reads it, comes back with the bytes that the file has.
+            let advised = unsafe { self.map.unchecked_advise_range(advice, range.start, range.len()) };
+            if let Err(error) = advised {
+                // Memory stays in use; nothing is wrong with the bytes.
+                tracing::debug!(target: "quire::models", path = %self.path.display(), %error, "madvise");
+            }
+        }
+    }
 }
 
 impl Deref for MappedFile {
@@ -50,21 +66,25 @@ impl Deref for MappedFile {
 #[derive(Debug, Clone)]
 pub enum TensorBytes {
     /// Bytes that lie in the file as they are needed; nothing is read before they are touched.
-    Mapped {
-        /// The file they lie in.
-        file: Arc<MappedFile>,
-        /// Where; always inside the file.
-        range: Range<usize>,
-    },
+    Mapped(MappedRange),
     /// Bytes that were converted, permuted or made up.
     Owned(Vec<u8>),
+}
+
+/// A window of a mapped file. When it is dropped, its pages leave the process's memory: what was read of a
+/// checkpoint has been packed for the device by then, and need not be there twice.
+#[derive(Debug, Clone)]
+pub struct MappedRange {
+    file: Arc<MappedFile>,
+    /// Inside the file.
+    range: Range<usize>,
 }
 
 impl TensorBytes {
     /// A window of `file`, or `None` if it reaches past the end.
     pub fn mapped(file: &Arc<MappedFile>, range: Range<usize>) -> Option<Self> {
         file.get(range.clone())?;
-        Some(Self::Mapped { file: Arc::clone(file), range })
+        Some(Self::Mapped(MappedRange { file: Arc::clone(file), range }))
     }
 }
 
@@ -73,8 +93,53 @@ impl Deref for TensorBytes {
 
     fn deref(&self) -> &[u8] {
         match self {
-            Self::Mapped { file, range } => &file[range.clone()],
+            Self::Mapped(bytes) => bytes,
             Self::Owned(bytes) => bytes,
         }
+    }
+}
+
+impl Deref for MappedRange {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        &self.file[self.range.clone()]
+    }
+}
+
+impl Drop for MappedRange {
+    fn drop(&mut self) {
+        self.file.release(&self.range);
+    }
+}
+
+#[cfg(all(test, target_os = "linux"))]
+mod tests {
+    use super::*;
+
+    /// KiB of mapped files that this process has in memory, of the mapping at `address`.
+    fn resident_kib(address: usize) -> u64 {
+        let maps = std::fs::read_to_string("/proc/self/smaps").expect("linux has it");
+        let start = format!("{address:x}-");
+        let mut lines = maps.lines().skip_while(|line| !line.starts_with(&start));
+        let rss = lines.find_map(|line| line.strip_prefix("Rss:")).expect("the mapping is there");
+        rss.trim().trim_end_matches(" kB").parse().expect("a number")
+    }
+
+    #[test]
+    fn pages_leave_with_the_last_reader_and_come_back_when_asked_for() {
+        const LEN: usize = 4 << 20;
+        let file = tempfile::NamedTempFile::new().unwrap();
+        std::fs::write(file.path(), vec![7; LEN]).unwrap();
+        let mapped = MappedFile::open(file.path()).unwrap();
+        let sum = |bytes: &[u8]| bytes.iter().map(|&byte| usize::from(byte)).sum::<usize>();
+
+        let bytes = TensorBytes::mapped(&mapped, 100..LEN).unwrap();
+        assert_eq!(sum(&bytes), 7 * (LEN - 100));
+        let address = mapped.as_ptr() as usize;
+        assert!(resident_kib(address) >= 4000, "{} KiB", resident_kib(address));
+        drop(bytes);
+        assert_eq!(resident_kib(address), 0);
+        assert_eq!(sum(&mapped), 7 * LEN);
     }
 }

@@ -270,3 +270,39 @@ fn a_gguf_file_that_is_one_of_several_is_refused() {
     file.set("split.count", MetadataValue::U32(3));
     assert_says(&gguf_error(&file.to_bytes()), &["split.count: 3 is not supported", "one file"]);
 }
+
+#[test]
+fn a_gguf_file_is_spoken_of_in_its_own_words() {
+    use MetadataValue::U32;
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    for (key, value, said) in [
+        ("llama.block_count", 0, "llama.block_count: expected 1 to 65536, given 0"),
+        ("llama.embedding_length", 0, "llama.embedding_length: expected 1 to 4294967295, given 0"),
+        (
+            "llama.attention.head_count_kv",
+            3,
+            "llama.attention.head_count: expected a multiple of llama.attention.head_count_kv = 3, given 4",
+        ),
+        ("llama.attention.key_length", 15, "llama.attention.key_length: expected an even number, given 15"),
+        ("tokenizer.ggml.eos_token_id", 999, "tokenizer.ggml.eos_token_id: 999 is not in the vocabulary"),
+        ("llama.block_count", 3, "tensor blk.2.attn_q.weight is missing"),
+        ("llama.feed_forward_length", 96, "tensor blk.0.ffn_gate.weight in "),
+    ] {
+        let mut file = TinyModel::llama().to_gguf();
+        file.replace(key, U32(value));
+        if key.ends_with("key_length") {
+            file.replace("llama.rope.dimension_count", U32(value));
+        }
+        fs::write(&path, file.to_bytes()).unwrap();
+        assert_says(&open_and_check(&path).unwrap_err(), &["model.gguf", said]);
+    }
+}
+
+#[test]
+fn what_the_decoder_cannot_compute_is_refused_before_a_weight_is_read() {
+    let folder = tempfile::tempdir().unwrap();
+    TinyModel::llama().with_config("hidden_act", "gelu").write_folder(folder.path()).unwrap();
+    let error = open_and_check(folder.path()).unwrap_err();
+    assert_says(&error, &["LlamaForCausalLM", "hidden_act = gelu", "expected silu"]);
+}

@@ -52,7 +52,8 @@ impl Scheduler {
             report.accepted.push((seq.id, num_accepted));
             seq.finish(&result)
         });
-        if cache.config().enable_prefix_caching {
+        // What a row computed that ended in an error is nothing that another should go on from.
+        if cache.config().enable_prefix_caching && finish != Some(FinishReason::Error) {
             cache.hasher().extend(&mut seq.hashes, &seq.tokens);
             cache.register(&mut seq.table, &seq.tokens, &seq.hashes, seq.num_computed_tokens);
         }

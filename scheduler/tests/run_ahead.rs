@@ -127,3 +127,16 @@ fn a_device_error_ends_what_was_in_flight_and_restarts_the_rest() {
     assert!(scheduler.commit(first.step, &[]).is_err());
     assert_eq!(scheduler.stats().blocks.free, 16);
 }
+
+#[test]
+fn what_ended_in_an_error_is_not_found_in_the_prefix_cache() {
+    let mut scheduler = scheduler(16, None);
+    for (finish, num_cached_tokens) in
+        [(FinishReason::Error, 0), (FinishReason::Stop, 0), (FinishReason::Stop, 32)]
+    {
+        add(&mut scheduler, 40, 9);
+        let plan = plan(&mut scheduler);
+        assert_eq!(plan.rows[0].start, num_cached_tokens);
+        scheduler.commit(plan.step, &results(&plan, &[], Some(finish))).unwrap();
+    }
+}

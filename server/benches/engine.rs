@@ -56,7 +56,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let rate = decode_rate(&measure(&llm, &vec![(prompt, output); batch], 100 * batch)?);
         results.insert(format!("decode x{batch} [tok/s]"), rate);
     }
-    results.insert("peak memory [MiB]".to_owned(), peak_memory_mib());
+    results.insert("peak memory, whole run [MiB]".to_owned(), peak_memory_mib());
     println!("{}", serde_json::to_string(&results)?);
     Ok(())
 }

@@ -62,6 +62,14 @@ pub enum Error {
         /// All of them.
         num_requests: usize,
     },
+    /// Some turns of a conversation that nobody watched failed; what was wrong with each has been said.
+    #[error("{num_failed} of {num_turns} turns failed")]
+    TurnsFailed {
+        /// Turns that failed.
+        num_failed: usize,
+        /// All of them.
+        num_turns: usize,
+    },
     /// A file of the command line that cannot be read.
     #[error("{}: {source}", path.display())]
     Read {
@@ -103,7 +111,11 @@ impl Error {
             Self::Read { source, .. } => is_wrong_path(source),
             Self::Source(error) => matches!(error, SourceError::Unknown { .. } | SourceError::NotGguf { .. }),
             // A plan that does not fit names the setting to change.
-            Self::Engine(quire_engine::Error::Config(_) | quire_engine::Error::Memory(_)) => true,
+            Self::Engine(
+                quire_engine::Error::Config(_)
+                | quire_engine::Error::Memory(_)
+                | quire_engine::Error::Tokenizer(_),
+            ) => true,
             Self::Engine(error) => matches!(error.kind(), ErrorKind::BadRequest | ErrorKind::NotBuilt),
             Self::Backend(_)
             | Self::LogFilter(_)

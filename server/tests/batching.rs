@@ -5,9 +5,7 @@
 use std::path::{Path, PathBuf};
 
 use quire::BackendOptions;
-use quire_engine::{
-    DTypeChoice, EngineBuilder, EngineOptions, Llm, Prompt, Request, RequestOutput, SamplingParams,
-};
+use quire_engine::{EngineBuilder, EngineOptions, Llm, Prompt, Request, RequestOutput, SamplingParams};
 use quire_kernels::{DType, Kernels, testing};
 use quire_kernels_cpu::{CpuConfig, kernels};
 use quire_models::ModelRegistry;
@@ -106,7 +104,6 @@ fn lone_runs(model: &Path, kernels: &Kernels) -> Vec<(String, Vec<u32>)> {
 
 fn options(model: &Path) -> EngineOptions {
     EngineOptions::new(model)
-        .kv_cache_dtype(DTypeChoice::DType(DType::F16))
         .max_model_len(quire_engine::MaxModelLen::Tokens(768))
         .max_num_seqs(16)
         .max_num_batched_tokens(256)

@@ -5,6 +5,7 @@ use std::io::Write;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 
+use quire::kernels::DType;
 use quire::models::testing::TinyModel;
 use serde_json::Value;
 
@@ -316,15 +317,19 @@ fn a_conversation_outlives_what_it_cannot_take() {
     ];
     let once = run(&words, "hi\n").ok().stdout;
     let long = "far too long ".repeat(40);
-    let ran = run(&words, &format!("{long}\nhi\n")).ok();
+    let ran = run(&words, &format!("{long}\nhi\n"));
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
     assert_eq!(ran.stdout, once, "the long message was left out");
-    for part in ["max_model_len is 64", "tokens", "/reset"] {
+    for part in ["max_model_len is 64", "tokens", "/reset", "1 of 2 turns failed"] {
         assert!(ran.stderr.contains(part), "`{part}` is not in: {}", ran.stderr);
     }
     let mut child = command(&words).spawn().expect("the program was built for this test");
     child.stdin.take().expect("piped").write_all(b"\xff\xfe\nhi\n").expect("read by the program");
     let output = child.wait_with_output().expect("the program ends");
-    assert_eq!(String::from_utf8_lossy(&output.stdout), once);
+    assert_eq!(
+        (output.status.code(), String::from_utf8_lossy(&output.stdout).as_ref()),
+        (Some(1), once.as_str())
+    );
     assert!(String::from_utf8_lossy(&output.stderr).contains("not UTF-8"));
 }
 
@@ -347,6 +352,95 @@ fn a_model_without_a_chat_template_is_told_at_once() {
     fields.as_object_mut().expect("an object").remove("chat_template");
     fs::write(&config, fields.to_string()).expect("writable");
     tiny.run("chat", &[]).refused(&["has no chat template", "--chat-template"]);
+}
+
+#[test]
+fn files_in_place_of_the_models_own_are_read_before_its_weights() {
+    let tiny = Tiny::new();
+    let broken = tiny.input("{");
+    for (flag, given, said) in [
+        ("--chat-template", "/nonexistent.jinja", "/nonexistent.jinja cannot be read"),
+        ("--chat-template", "{% if %}", "the chat template cannot be used"),
+        ("--tokenizer", broken.as_str(), "the tokenizer cannot be used"),
+    ] {
+        for command in ["generate", "inspect"] {
+            let prompt: &[&str] = if command == "generate" { &["--prompt", "a"] } else { &[] };
+            let ran = tiny.run(command, &[&[flag, given][..], prompt].concat());
+            assert!(!ran.stderr.contains("[model]"), "nothing is loaded yet: {}", ran.stderr);
+            ran.refused(&[said]);
+        }
+    }
+}
+
+#[test]
+fn what_cannot_be_computed_is_refused_by_every_command() {
+    let gelu = TinyModel::llama().with_config("hidden_act", "gelu");
+    let fp8 = TinyModel { dtype: DType::F8E4M3, ..TinyModel::llama() };
+    for (model, said) in [
+        (gelu, "hidden_act = gelu is not supported, expected silu"),
+        (fp8, "linear of backend cpu has no kernel for weights in fp8_e4m3"),
+    ] {
+        let tiny = Tiny::new();
+        model.write_folder(Path::new(&tiny.path())).expect("writable");
+        for words in [&["generate", "--prompt", "a"][..], &["inspect"]] {
+            tiny.run(words[0], &words[1..]).failed(1, &[said]);
+        }
+    }
+}
+
+#[test]
+fn a_pool_below_the_longest_sequence_is_warned_of() {
+    let tiny = Tiny::new();
+    let words = ["--num-gpu-blocks-override", "2", "--max-model-len", "64", "--log-level", "warn"];
+    let ran = tiny.generate(&[&words[..], &["--max-tokens", "2"]].concat()).ok();
+    let warning = "num_gpu_blocks_override leaves room for 32 tokens, max_model_len is 64";
+    assert!(ran.stderr.contains(warning), "{}", ran.stderr);
+    let ran = tiny.generate(&["--max-model-len", "64", "--max-tokens", "2", "--log-level", "warn"]).ok();
+    assert_eq!(ran.stderr, "");
+}
+
+#[test]
+fn only_kernels_in_use_are_listed() {
+    let ran = Tiny::new().generate(&["--max-tokens", "1"]).ok();
+    let lines: Vec<_> = ran.stderr.lines().filter(|line| line.contains("[dispatch] linear.")).collect();
+    assert!(lines.len() == 1 && lines[0].contains("linear.f32="), "{lines:?}");
+}
+
+/// The download is somebody else's program: it must not outlive this one.
+#[cfg(target_os = "linux")]
+#[test]
+fn an_interrupted_download_leaves_nothing_running() {
+    use std::os::unix::fs::PermissionsExt;
+    use std::time::{Duration, Instant};
+
+    let folder = tempfile::tempdir().expect("a folder for tests");
+    let (python, pid_file) = (folder.path().join("python3"), folder.path().join("pid"));
+    let script = format!("#!/bin/sh\necho $$ > '{}'\nexec sleep 600\n", pid_file.display());
+    fs::write(&python, script).expect("writable");
+    fs::set_permissions(&python, fs::Permissions::from_mode(0o755)).expect("ours");
+
+    let mut quire = command(&["generate", "--prompt", "a"]);
+    quire.env_remove("HF_HUB_OFFLINE").env("HF_ENDPOINT", "http://127.0.0.1:9");
+    quire.env("QUIRE_CACHE", folder.path().join("cache")).stderr(Stdio::null());
+    let mut child =
+        quire.env("PATH", format!("{}:/bin:/usr/bin", folder.path().display())).spawn().expect("built");
+    let wait_for = |what: &str, is_so: &dyn Fn() -> bool| {
+        let deadline = Instant::now() + Duration::from_secs(60);
+        while !is_so() {
+            assert!(Instant::now() < deadline, "{what}");
+            std::thread::sleep(Duration::from_millis(10));
+        }
+    };
+    let download = || fs::read_to_string(&pid_file).ok()?.trim().parse::<u32>().ok();
+    wait_for("the download begins", &|| download().is_some());
+    let interrupt = Command::new("kill").args(["-INT", &child.id().to_string()]).status();
+    assert!(interrupt.expect("there is a kill").success());
+    assert!(!child.wait().expect("it ends").success());
+    let program = format!("/proc/{}/cmdline", download().expect("it began"));
+    // One that has ended and that nobody has waited for has no words.
+    wait_for("the download ends", &|| {
+        fs::read(&program).is_ok_and(|words| words.is_empty()) || !Path::new(&program).exists()
+    });
 }
 
 #[test]

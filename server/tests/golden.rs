@@ -2,12 +2,15 @@
 //!
 //! The models are named by `QUIRE_TEST_SMOLLM2`, `QUIRE_TEST_QWEN_CODER` (GGUF files) and
 //! `QUIRE_TEST_SMOLLM2_FOLDER` (a Hugging Face folder of the first one's weights in float32); a test without its
-//! model says that it is skipped. `cargo xtask golden` runs them all.
+//! model says that it is skipped. `cargo xtask golden` runs them all; with `--against llama.cpp` that program's distance
+//! to float32 is printed beside ours.
 
 #[path = "golden/cuda.rs"]
 mod cuda;
 #[path = "golden/forward.rs"]
 mod forward;
+#[path = "golden/peer.rs"]
+mod peer;
 #[path = "golden/reference.rs"]
 mod reference;
 
@@ -19,6 +22,7 @@ use quire_models::{EncodeOptions, ModelRegistry, SpecialTokens, Tokenizer, Weigh
 use quire_scheduler::PolicyRegistry;
 
 use crate::forward::Forward;
+use crate::peer::Peer;
 use crate::reference::{Golden, GoldenPrompt, TokenizerCases, model};
 
 /// Two logits of the reference nearer to each other than this may change places.
@@ -175,28 +179,56 @@ fn tokenizer_equals_the_reference(path: &Path, golden: &str) {
     eprintln!("{} tokenizer cases equal", golden.cases.len());
 }
 
-/// Mean Kullback-Leibler divergence from float32, and how often the best token is the same, over prompts and
-/// reference continuations.
+/// Prompts and reference continuations, in the form that the engine loads the file in where nothing is asked for,
+/// against float32; a peer's beside it, where there is one.
 fn quantized_stays_close(path: &Path, golden: &str) {
     let golden: Golden = reference::read(golden);
+    let texts: Vec<Vec<u32>> = golden.prompts.iter().map(whole).collect();
     let mut exact = Forward::load(cpu(), path, Some(WeightDType::Float32), DType::F32, max_len(&golden));
-    let mut quantized = Forward::load(cpu(), path, None, DType::F32, max_len(&golden));
-    let (mut divergence, mut agreed, mut count) = (0.0, 0, 0);
-    for prompt in &golden.prompts {
-        let ids = whole(prompt);
-        for (p, q) in exact.logits(&ids).iter().zip(&quantized.logits(&ids)) {
-            divergence += kl_divergence(p, q);
-            agreed += usize::from(argmax(p) == argmax(q));
-            count += 1;
-        }
+    let exact: Vec<_> = texts.iter().map(|ids| exact.logits(ids)).collect();
+    let mut quantized = Forward::load(cpu(), path, None, DType::F16, max_len(&golden));
+    let closeness = Closeness::of(&exact, texts.iter().map(|ids| quantized.logits(ids)));
+    eprintln!("quantized: {closeness}");
+    if let Some(peer) = Peer::start(path, max_len(&golden)) {
+        eprintln!("llama.cpp: {}", Closeness::of(&exact, peer.logits(&texts, exact[0][0].len())));
     }
-    let (divergence, agreement) = (divergence / count as f64, agreed as f64 / count as f64);
-    eprintln!(
-        "quantized: mean KL {divergence:.5} nats, agreement {:.2} % of {count} places",
-        100.0 * agreement
-    );
-    assert!(divergence <= 0.02, "mean KL {divergence}");
-    assert!(agreement >= 0.95, "agreement {agreement}");
+    assert!(closeness.divergence <= 0.02, "{closeness}");
+    assert!(closeness.agreement() >= 0.95, "{closeness}");
+}
+
+/// Mean Kullback-Leibler divergence from float32, and how often the best token is the same.
+struct Closeness {
+    /// Nats.
+    divergence: f64,
+    num_equal: usize,
+    num_places: usize,
+}
+
+impl Closeness {
+    fn of(exact: &[Vec<Vec<f32>>], given: impl Iterator<Item = Vec<Vec<f32>>>) -> Self {
+        let (mut divergence, mut num_equal, mut num_places) = (0.0, 0, 0);
+        for (exact, given) in exact.iter().zip(given) {
+            assert_eq!(exact.len(), given.len(), "logits after each token");
+            for (p, q) in exact.iter().zip(&given) {
+                divergence += kl_divergence(p, q);
+                num_equal += usize::from(argmax(p) == argmax(q));
+                num_places += 1;
+            }
+        }
+        Self { divergence: divergence / num_places as f64, num_equal, num_places }
+    }
+
+    fn agreement(&self) -> f64 {
+        self.num_equal as f64 / self.num_places as f64
+    }
+}
+
+impl std::fmt::Display for Closeness {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let Self { divergence, num_places, .. } = self;
+        let agreement = 100.0 * self.agreement();
+        write!(f, "mean KL {divergence:.5} nats, agreement {agreement:.2} % of {num_places} places")
+    }
 }
 
 fn cpu() -> Kernels {

@@ -2,13 +2,14 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use serde_json::Value;
 
 use crate::error::{Error, Result};
 use crate::fetch;
 use crate::peer::LlamaCpp;
-use crate::process::{self, cargo, output};
+use crate::process::{self, cargo, output, output_and_peak};
 use crate::startup;
 
 #[derive(clap::Args)]
@@ -38,6 +39,10 @@ pub(crate) struct Options {
 
 /// Warm: program and model are in the page cache, since the runs before have read them.
 const STARTUP: &str = "start to first token [s]";
+/// Of the program that answers one prompt with a few tokens.
+const STARTUP_MEMORY: &str = "peak memory, short answer [MiB]";
+/// Of the run of all other measurements.
+const MEMORY: &str = "peak memory, whole run [MiB]";
 
 /// Measured values by name: `prefill 512`, `decode x8`, ...
 type Row = BTreeMap<String, f64>;
@@ -58,11 +63,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 }
 
 fn compare(options: &Options, model: &Path, peer_model: &Path) -> Result<()> {
-    let peer = match options.against.as_deref() {
-        None => None,
-        Some("llama.cpp") => Some(LlamaCpp::install(peer_model)?),
-        Some(other) => return Err(Error::UnknownPeer(other.to_owned())),
-    };
+    let peer = options.against.as_deref().map(|name| LlamaCpp::named(name, peer_model)).transpose()?;
     println!("model: {}", model.display());
     if let Some(peer) = &peer {
         println!(
@@ -95,8 +96,13 @@ fn engine(options: &Options, model: &Path) -> Result<Row> {
     let parsed = serde_json::from_str(line);
     let mut row: Row =
         parsed.map_err(|_| Error::NoMeasurement { program: "engine".to_owned(), output: text.clone() })?;
-    row.insert(STARTUP.to_owned(), startup::to_first_byte(startup::quire(model, options.threads))?);
+    row.extend(startup_row(startup::quire(model, options.threads))?);
     Ok(row)
+}
+
+fn startup_row(command: Command) -> Result<[(String, f64); 2]> {
+    let startup = startup::measure(command)?;
+    Ok([(STARTUP.to_owned(), startup.seconds), (STARTUP_MEMORY.to_owned(), startup.peak_mib)])
 }
 
 /// One run of llama-bench and llama-batched-bench.
@@ -105,7 +111,7 @@ fn llama_cpp(options: &Options, peer: &LlamaCpp, model: &Path) -> Result<Row> {
     let mut row = Row::new();
     let mut bench = peer.program("llama-bench");
     bench.args(["-t", &threads, "-p", "512", "-n", "128", "-r", "2", "-o", "json", "-m"]).arg(model);
-    let text = output(&mut bench)?;
+    let (text, mut peak_mib) = output_and_peak(&mut bench)?;
     let runs: Vec<Value> = serde_json::from_str(&text)
         .map_err(|_| Error::NoMeasurement { program: "llama-bench".to_owned(), output: text.clone() })?;
     for run in &runs {
@@ -116,10 +122,13 @@ fn llama_cpp(options: &Options, peer: &LlamaCpp, model: &Path) -> Result<Row> {
     if !many.is_empty() {
         let mut batched = peer.program("llama-batched-bench");
         batched.args(["-c", "8192", "-npp", "128", "-ntg", "64", "-t", &threads, "-npl", &join(&many), "-m"]);
-        row.extend(batched_rows(&output(batched.arg(model))?));
+        let (table, peak) = output_and_peak(batched.arg(model))?;
+        row.extend(batched_rows(&table));
+        peak_mib = peak_mib.max(peak);
     }
+    row.insert(MEMORY.to_owned(), peak_mib);
     let completion = startup::llama_completion(peer.program("llama-completion"), model, options.threads);
-    row.insert(STARTUP.to_owned(), startup::to_first_byte(completion)?);
+    row.extend(startup_row(completion)?);
     Ok(row)
 }
 
@@ -136,12 +145,12 @@ fn batched_rows(table: &str) -> Row {
 }
 
 fn print_table(ours: &[Row], theirs: &[Row]) {
-    println!("{:28} {:>30} {:>30} {:>7}", "", "quire min / median / max", "peer min / median / max", "ratio");
+    println!("{:32} {:>30} {:>30} {:>7}", "", "quire min / median / max", "peer min / median / max", "ratio");
     let names: Vec<&String> = ours.first().into_iter().flat_map(|row| row.keys()).collect();
     for name in names {
         let (us, them) = (summary(ours, name), summary(theirs, name));
         let ratio = us.zip(them).map_or(String::new(), |(us, them)| format!("{:.2}", us[1] / them[1]));
-        println!("{name:28} {:>30} {:>30} {ratio:>7}", show(us), show(them));
+        println!("{name:32} {:>30} {:>30} {ratio:>7}", show(us), show(them));
     }
 }
 

@@ -6,20 +6,22 @@ use std::process::Command;
 use crate::cache;
 use crate::error::{Error, Result};
 use crate::fetch;
+use crate::peer::LlamaCpp;
 use crate::process::{self, cargo, root};
 
 #[derive(clap::Args)]
 pub(crate) struct Options {
-    /// Print the quantized path's distance to float32 too
+    /// A peer whose distance to float32 is printed beside ours: `llama.cpp`
     #[arg(long)]
-    report: bool,
+    against: Option<String>,
 }
 
 /// Runs the golden tests of both models in release, then those of the folders.
 pub(crate) fn run(options: &Options) -> Result<()> {
     let mut tests = cargo(["test", "--release", "-p", "quire-llm", "--test", "golden", "--", "--nocapture"]);
-    if options.report {
-        tests.env("QUIRE_GOLDEN_REPORT", "1");
+    if let Some(peer) = &options.against {
+        let peer = LlamaCpp::named(peer, &fetch::SMOLLM2.fetch()?)?;
+        tests.env("QUIRE_TEST_LLAMA_CPP_LOGITS", peer.logits_program()?);
     }
     tests
         .env("QUIRE_TEST_SMOLLM2", fetch::SMOLLM2.fetch()?)

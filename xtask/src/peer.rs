@@ -7,7 +7,7 @@ use std::process::{Command, Stdio};
 use crate::cache;
 use crate::error::{Error, Result};
 use crate::golden::python_with;
-use crate::process::{output, run};
+use crate::process::{output, root, run};
 
 /// The source package that vendors llama.cpp.
 const LLAMA_CPP: &str = "llama-cpp-python==0.3.36";
@@ -15,19 +15,29 @@ const TARGETS: [&str; 4] = ["llama-bench", "llama-batched-bench", "llama-quantiz
 
 /// An installed llama.cpp.
 pub(crate) struct LlamaCpp {
+    /// A folder of programs, with the libraries that they load; two folders above it lie the sources.
     bin: PathBuf,
     /// How it was built, for the report.
     pub(crate) flags: String,
 }
 
 impl LlamaCpp {
+    /// The peer of this name, installed.
+    pub(crate) fn named(name: &str, model: &Path) -> Result<Self> {
+        match name {
+            "llama.cpp" => Self::install(model),
+            _ => Err(Error::UnknownPeer(name.to_owned())),
+        }
+    }
+
     /// The installed one (`QUIRE_LLAMA_CPP_BIN` names a folder of programs that exist already), or builds it.
     ///
     /// A native build uses what the processor reports. Where the operating system does not let it (AMX in a
     /// guest), the programs die of an illegal instruction; then it is built for AVX-512 or AVX2 by name.
-    pub(crate) fn install(model: &Path) -> Result<Self> {
+    fn install(model: &Path) -> Result<Self> {
         if let Some(bin) = std::env::var_os("QUIRE_LLAMA_CPP_BIN") {
-            return Ok(Self { bin: bin.into(), flags: "as installed".to_owned() });
+            let bin = fs::canonicalize(&bin).map_err(Error::io(bin))?;
+            return Ok(Self { bin, flags: "as installed".to_owned() });
         }
         let source = unpack()?;
         let native = Self::build(&source, "build-native", &["-DGGML_NATIVE=ON"])?;
@@ -40,6 +50,20 @@ impl LlamaCpp {
     /// A program of it.
     pub(crate) fn program(&self, name: &str) -> Command {
         Command::new(self.bin.join(name))
+    }
+
+    /// The program that writes logits, built against the library and the headers of the same source.
+    pub(crate) fn logits_program(&self) -> Result<PathBuf> {
+        let program = cache::folder()?.join("llama_cpp_logits");
+        let source = self.bin.join("../..");
+        let mut cc = Command::new("cc");
+        cc.args(["-O2", "-o"]).arg(&program).arg(root().join("tests/tools/llama_cpp_logits.c"));
+        for headers in ["include", "ggml/include"] {
+            cc.arg("-I").arg(source.join(headers));
+        }
+        cc.arg("-L").arg(&self.bin).args(["-lllama", "-lggml", "-lggml-base"]);
+        run(cc.arg(format!("-Wl,-rpath,{}", self.bin.display())))?;
+        Ok(program)
     }
 
     /// What the program says of its version.
@@ -87,17 +111,10 @@ fn unpack() -> Result<PathBuf> {
     }
     let unpacked = folder.join("source");
     fs::create_dir_all(&unpacked).map_err(Error::io(&unpacked))?;
-    run(Command::new("python3")
-        .args([
-            "-m",
-            "pip",
-            "download",
-            "--quiet",
-            "--no-deps",
-            "--no-build-isolation",
-            "--no-binary=:all:",
-            "-d",
-        ])
+    // pip asks the package for its metadata, which takes its build system.
+    run(Command::new(python_with(&["scikit-build-core"])?)
+        .args(["-m", "pip", "download", "--quiet", "--no-deps"])
+        .args(["--no-build-isolation", "--no-binary=:all:", "-d"])
         .arg(&folder)
         .arg(LLAMA_CPP))?;
     let archive = folder.join(format!(

@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 use std::time::Instant;
 
 use crate::error::{Error, Result};
-use crate::process::root;
+use crate::process::{PeakMemory, root};
 
 const PROMPT: &str = "The capital of France is";
 
@@ -34,12 +34,21 @@ pub(crate) fn llama_completion(mut program: Command, model: &Path, threads: usiz
     program
 }
 
-/// Seconds from spawning to the first byte on standard output. The program then runs to its end.
-pub(crate) fn to_first_byte(mut command: Command) -> Result<f64> {
+/// What a start takes.
+pub(crate) struct Startup {
+    /// From spawning to the first byte on standard output.
+    pub(crate) seconds: f64,
+    /// The most memory up to the end.
+    pub(crate) peak_mib: f64,
+}
+
+/// Starts the program and lets it run to its end.
+pub(crate) fn measure(mut command: Command) -> Result<Startup> {
     let program = command.get_program().to_string_lossy().into_owned();
     let started = Instant::now();
     let spawned = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn();
     let mut child = spawned.map_err(|source| Error::Start { program: program.clone(), source })?;
+    let peak = PeakMemory::watch(&child);
     let mut output = child.stdout.take().expect("standard output is piped");
     let mut byte = [0];
     let read = output.read(&mut byte);
@@ -47,7 +56,7 @@ pub(crate) fn to_first_byte(mut command: Command) -> Result<f64> {
     let _ = std::io::copy(&mut output, &mut std::io::sink());
     let status = child.wait().map_err(|source| Error::Start { program: program.clone(), source })?;
     match read {
-        Ok(1) if status.success() => Ok(seconds),
+        Ok(1) if status.success() => Ok(Startup { seconds, peak_mib: peak.mib() }),
         _ => Err(Error::NoMeasurement { program, output: format!("ended with {status}") }),
     }
 }

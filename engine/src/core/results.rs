@@ -51,7 +51,8 @@ impl CollectedStep {
             return refuse("it has other rows than the step");
         }
         let is_right = |(row, output): (&OpenRow, &RowOutput)| {
-            output.epoch == row.epoch.0 && output.token_ids.len() == usize::from(row.samples)
+            let num_answers = output.token_ids.len() + usize::from(output.fault.is_some());
+            output.epoch == row.epoch.0 && num_answers == usize::from(row.samples)
         };
         if !rows.iter().zip(&output.rows).all(is_right) {
             return refuse("a row has another epoch or another number of tokens than planned");
@@ -94,7 +95,7 @@ impl CollectedStep {
     }
 }
 
-/// A panic in what serves one request marks this request as failed, nothing more.
+/// A row without a token, or a panic in what serves one request, marks this request as failed, nothing more.
 fn take_over(
     request: &mut ActiveRequest,
     row: &OpenRow,
@@ -102,6 +103,10 @@ fn take_over(
     decoder: &TextDecoder,
     now: Time,
 ) -> Option<FinishReason> {
+    if let Some(fault) = output.fault {
+        request.fail(Error::Row { request_id: request.id.clone(), source: fault });
+        return Some(FinishReason::Error);
+    }
     let taken = guarded("turning tokens into text", || {
         request.take_prompt_logprobs(row.start, &output.prompt_logprobs, decoder);
         let tokens = output.token_ids.iter().enumerate();

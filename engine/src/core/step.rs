@@ -2,7 +2,7 @@
 
 use quire_scheduler::{FinishReason as SeqFinish, RowKind, StepPlan};
 
-use super::batch::step_batch;
+use super::batch::{RowFacts, step_batch};
 use super::engine_core::EngineCore;
 use super::results::{CollectedStep, OpenStep};
 use crate::{Error, Result};
@@ -40,7 +40,12 @@ impl EngineCore {
     }
 
     fn submit(&mut self, plan: &StepPlan) -> Result<()> {
-        let batch = step_batch(plan, &self.scheduler, &self.requests, &mut self.rows);
+        let facts = |seq| {
+            let request = self.requests.get(seq).expect("a planned sequence belongs to a request");
+            let num_prompt_tokens = request.num_prompt_tokens;
+            RowFacts { num_prompt_tokens, sampling: request.sampling.clone() }
+        };
+        let batch = step_batch(plan, &self.scheduler, &mut self.rows, facts);
         let ticket = self.executor.submit(batch)?;
         self.open.push_back(OpenStep::new(plan, ticket));
         Ok(())

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use quire_engine::{Error, ErrorKind, Request, RequestEvent, SamplingParams};
+use quire_executor::testing::NO_TOKEN;
 
 use crate::rig::{RigSpec, drain, noise, noise_output};
 
@@ -31,6 +32,40 @@ fn a_failed_step_ends_its_requests_and_the_engine_goes_on() {
             }
         }
         assert_eq!(rig.control.num_resets(), 1);
+        rig.check_idle();
+        rig.check_alive();
+    }
+}
+
+#[test]
+fn a_row_without_a_finite_logit_fails_alone_and_says_where() {
+    for spec in [RigSpec::default(), RigSpec::default().plain()] {
+        // The model computes nothing that can be chosen from at the third token of one prompt.
+        let rig = spec.start(|prompt, position| match (prompt[0], position - prompt.len()) {
+            (102, 2) => NO_TOKEN,
+            _ => noise(prompt, position),
+        });
+        let prompts: Vec<Vec<u32>> = (0..5).map(|i| vec![100 + i; 9]).collect();
+        let requests = prompts.iter().map(|prompt| Request {
+            id: quire_engine::RequestId::new(format!("r{}", prompt[0])),
+            ..Request::new(prompt.clone(), greedy(20))
+        });
+        let results = rig.llm.generate_each(requests.collect());
+        for (prompt, result) in prompts.iter().zip(results) {
+            match (prompt[0], result) {
+                (102, Err(error)) => {
+                    assert_eq!(error.kind(), ErrorKind::Internal);
+                    assert_eq!(error.to_string(), "request r102 has no next token");
+                    let cause = std::error::Error::source(&error).unwrap().to_string();
+                    assert_eq!(cause, "the model gave no finite logit for position 11");
+                }
+                (_, result) => {
+                    assert_eq!(result.unwrap().outputs[0].token_ids, noise_output(prompt, 20));
+                }
+            }
+        }
+        assert_eq!(rig.control.num_resets(), 0);
+        assert_eq!(rig.llm.stats().num_finished[&quire_engine::FinishReason::Error], 1);
         rig.check_idle();
         rig.check_alive();
     }

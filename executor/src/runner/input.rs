@@ -144,13 +144,20 @@ impl StepInput {
     }
 }
 
+/// Which table stands at a row of the step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct HeldTable {
+    serial: u64,
+    num_replacements: u64,
+    len: usize,
+}
+
 /// The block tables as the device has them, so that only those that changed travel.
 #[derive(Debug)]
 pub(super) struct BlockTables {
     width: usize,
     values: Vec<i32>,
-    /// Per row of the step: whose blocks stand there, and how many.
-    held: Vec<Option<(u64, usize)>>,
+    held: Vec<Option<HeldTable>>,
 }
 
 impl BlockTables {
@@ -185,10 +192,12 @@ impl BlockTables {
     /// Brings one table up to date; whether it changed.
     fn update(&mut self, r: usize, step: &RowStep, rows: &RowTable) -> bool {
         let row = rows.get(step.row).expect("a planned row is there");
-        let now = (row.serial, row.blocks.len());
+        let now =
+            HeldTable { serial: row.serial, num_replacements: row.num_replacements, len: row.blocks.len() };
         let kept = match self.held[r].replace(now) {
             Some(before) if before == now => return false,
-            Some((serial, len)) if serial == row.serial => len,
+            // The same table, longer by now.
+            Some(before) if HeldTable { len: now.len, ..before } == now => before.len,
             _ => 0,
         };
         let table = &mut self.values[r * self.width..];

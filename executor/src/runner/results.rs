@@ -6,7 +6,7 @@ use quire_kernels::{DType, LogprobsOut, Readback, Result, StepCtx, Tensor};
 
 use super::pack::{Places, packed_bytes, view, view_as};
 use crate::row::{RowStep, RowTable};
-use crate::{RowId, RowOutput, StepOutput, TokenLogprobs};
+use crate::{RowFault, RowId, RowOutput, StepOutput, TokenLogprobs};
 
 /// Which values of the step's one result tensor mean what.
 #[derive(Debug)]
@@ -37,6 +37,8 @@ struct RowResult {
     row: RowId,
     epoch: u32,
     sample: bool,
+    /// Where a sampled token will stand.
+    position: u32,
     num_top: Option<u32>,
     num_prompt: usize,
     num_prompt_top: u32,
@@ -63,6 +65,28 @@ impl ResultLayout {
 
     pub(super) fn alloc(&self, ctx: &mut StepCtx) -> Result<Tensor> {
         self.places.alloc(ctx)
+    }
+
+    /// What the values say of each row.
+    fn read(&self, values: &[i32]) -> Vec<RowOutput> {
+        let (mut sampled, mut logprobs, mut prompt) = (self.sampled.clone(), 0.., 0..);
+        let rows = self.rows.iter().map(|row| {
+            let token = sampled.by_ref().take(usize::from(row.sample));
+            let token = token.map(|i| row.token(values[i])).next().transpose();
+            let own = logprobs.by_ref().take(usize::from(row.num_top.is_some()));
+            let own = own.map(|i| self.logprobs.read(values, i, row.num_top.unwrap_or(0)));
+            let prompt = prompt.by_ref().take(row.num_prompt);
+            RowOutput {
+                row: row.row,
+                epoch: row.epoch,
+                // There is nothing to say of the log-probability of no token.
+                logprobs: own.filter(|_| token.is_ok()).collect(),
+                fault: token.err(),
+                token_ids: token.ok().flatten().into_iter().collect(),
+                prompt_logprobs: prompt.map(|i| self.prompt.read(values, i, row.num_prompt_top)).collect(),
+            }
+        });
+        rows.collect()
     }
 }
 
@@ -109,10 +133,16 @@ impl RowResult {
             row: step.row,
             epoch: step.epoch,
             sample: step.sample,
+            position: step.end() as u32,
             num_top: row.sampling.logprobs.filter(|_| step.sample),
             num_prompt: row.predicting_positions(step).len(),
             num_prompt_top: row.sampling.prompt_logprobs.unwrap_or(0),
         }
+    }
+
+    /// What the sampling part wrote: a token, or a negative number where no logit was finite.
+    fn token(&self, sampled: i32) -> std::result::Result<u32, RowFault> {
+        u32::try_from(sampled).map_err(|_| RowFault::NoFiniteLogit { position: self.position })
     }
 }
 
@@ -129,23 +159,46 @@ impl PendingResults {
     /// Waits for the device.
     pub(super) fn wait(self) -> Result<StepOutput> {
         let values = self.readback.map_or(Ok(Vec::new()), Readback::wait_as::<i32>)?;
-        let layout = &self.layout;
-        let (mut sampled, mut logprobs, mut prompt) = (layout.sampled.clone(), 0.., 0..);
-        let rows = layout.rows.iter().map(|row| {
-            let token = sampled.by_ref().take(usize::from(row.sample));
-            let token_ids = token.map(|i| values[i] as u32).collect();
-            let own = logprobs.by_ref().take(usize::from(row.num_top.is_some()));
-            let num_top = row.num_top.unwrap_or(0);
-            RowOutput {
-                row: row.row,
-                epoch: row.epoch,
-                token_ids,
-                logprobs: own.map(|i| layout.logprobs.read(&values, i, num_top)).collect(),
-                prompt_logprobs: (prompt.by_ref().take(row.num_prompt))
-                    .map(|i| layout.prompt.read(&values, i, row.num_prompt_top))
-                    .collect(),
-            }
-        });
-        Ok(StepOutput { step: self.step, rows: rows.collect(), ..StepOutput::default() })
+        Ok(StepOutput { step: self.step, rows: self.layout.read(&values), ..StepOutput::default() })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn row(row: u32, position: u32) -> RowResult {
+        RowResult {
+            row: RowId(row),
+            epoch: 0,
+            sample: true,
+            position,
+            num_top: Some(0),
+            num_prompt: 0,
+            num_prompt_top: 0,
+        }
+    }
+
+    #[test]
+    fn a_row_without_a_finite_logit_says_where_and_its_neighbours_have_their_tokens() {
+        let mut places = Places::default();
+        let layout = ResultLayout {
+            sampled: places.push(3),
+            logprobs: LogprobPlaces::new(&mut places, 3, Some(0)),
+            prompt: LogprobPlaces::new(&mut places, 0, None),
+            places,
+            rows: vec![row(0, 7), row(1, 8), row(2, 9)],
+        };
+        let mut values = vec![0; 256];
+        values[layout.sampled.clone()].copy_from_slice(&[5, -1, 6]);
+        values[layout.logprobs.token_ids.clone()].copy_from_slice(&[5, -1, 6]);
+        let rows = layout.read(&values);
+        let tokens: Vec<_> = rows.iter().map(|row| &row.token_ids[..]).collect();
+        assert_eq!(tokens, [&[5][..], &[], &[6]]);
+        let faults = rows.iter().map(|row| row.fault);
+        let fault = RowFault::NoFiniteLogit { position: 8 };
+        assert_eq!(faults.collect::<Vec<_>>(), [None, Some(fault), None]);
+        let logprobs = rows.iter().flat_map(|row| &row.logprobs).map(|entry| entry.token_id);
+        assert_eq!(logprobs.collect::<Vec<_>>(), [5, 6]);
     }
 }

@@ -31,8 +31,12 @@ impl CacheModel {
         blocks.iter().for_each(|&block| self.owners[block as usize] += 1);
     }
 
-    pub(super) fn release(&mut self, row: RowId, blocks: &[u32]) {
+    pub(super) fn let_go(&mut self, blocks: &[u32]) {
         blocks.iter().for_each(|&block| self.owners[block as usize] -= 1);
+    }
+
+    pub(super) fn release(&mut self, row: RowId, blocks: &[u32]) {
+        self.let_go(blocks);
         self.prefixes.remove(&row);
     }
 

@@ -3,4 +3,4 @@
 mod cache_model;
 mod scripted;
 
-pub use scripted::{Script, ScriptControl, ScriptedExecutor};
+pub use scripted::{NO_TOKEN, Script, ScriptControl, ScriptedExecutor};

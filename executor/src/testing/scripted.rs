@@ -9,12 +9,16 @@ use parking_lot::{Condvar, Mutex};
 use super::cache_model::CacheModel;
 use crate::row::{RowStep, RowTable};
 use crate::{
-    BatchError, DeviceCapacity, Executor, ExecutorError, RowOutput, StepBatch, StepOutput, Ticket,
+    BatchError, DeviceCapacity, Executor, ExecutorError, RowFault, RowOutput, StepBatch, StepOutput, Ticket,
     TokenLogprobs,
 };
 
-/// Says which token follows: given the prompt's ids and the position that the token will have.
+/// Says which token follows: given the prompt's ids and the position that the token will have; [`NO_TOKEN`] where
+/// the model is to have no finite logit.
 pub type Script = Box<dyn Fn(&[u32], usize) -> u32 + Send>;
+
+/// What a [`Script`] answers for a row that ends in [`RowFault::NoFiniteLogit`].
+pub const NO_TOKEN: u32 = u32::MAX;
 
 /// Most log-probabilities a token that a scripted row may ask for.
 const MAX_LOGPROBS: u32 = 20;
@@ -155,8 +159,16 @@ impl ScriptedExecutor {
             self.ids[row.0 as usize] = (ids, num_prompt);
         }
         batch.block_copies.iter().for_each(|&(from, to)| self.cache.copy(from, to));
+        for plan in batch.rows.iter().filter(|plan| !plan.replaced_blocks.is_empty()) {
+            self.cache.let_go(&self.table.get(plan.row)?.blocks);
+        }
         let steps = self.table.plan(&batch.rows)?;
-        batch.rows.iter().for_each(|plan| self.cache.hold(&plan.new_blocks));
+        for plan in &batch.rows {
+            match plan.replaced_blocks.is_empty() {
+                true => self.cache.hold(&plan.new_blocks),
+                false => self.cache.hold(&self.table.get(plan.row)?.blocks),
+            }
+        }
         let rows = steps.iter().map(|step| self.run_row(step)).collect::<Result<_, _>>()?;
         self.table.advance(&steps);
         Ok(StepOutput { step: batch.step, rows, ..StepOutput::default() })
@@ -173,9 +185,13 @@ impl ScriptedExecutor {
         }
         if step.sample {
             let token = self.next_token(step, &ids[..*num_prompt])?;
-            let num_top = row.sampling.logprobs;
-            output.logprobs.extend(num_top.map(|num_top| self.made_up_logprobs(token, num_top)));
-            output.token_ids.push(token);
+            if token == NO_TOKEN {
+                output.fault = Some(RowFault::NoFiniteLogit { position: step.end() as u32 });
+            } else {
+                let num_top = row.sampling.logprobs;
+                output.logprobs.extend(num_top.map(|num_top| self.made_up_logprobs(token, num_top)));
+                output.token_ids.push(token);
+            }
             self.ids[step.row.0 as usize].0.push(token);
         }
         Ok(output)
@@ -185,7 +201,10 @@ impl ScriptedExecutor {
         let sampling = &self.table.get(step.row)?.sampling;
         let vocab_size = self.capacity.vocab_size;
         let mut token = (self.script)(prompt, step.end());
-        assert!((token as usize) < vocab_size, "the script said {token} of {vocab_size} tokens");
+        assert!(
+            token == NO_TOKEN || (token as usize) < vocab_size,
+            "the script said {token} of {vocab_size} tokens"
+        );
         if step.end() - prompt.len() < sampling.min_tokens as usize {
             while sampling.end_token_ids.contains(&token) {
                 token = (token + 1) % vocab_size as u32;
@@ -293,7 +312,7 @@ mod tests {
 
     fn batch(step: u64, num_tokens: u32, sample: bool, added: Vec<AddedRow>) -> StepBatch {
         let row = RowId(0);
-        let plan = PlannedRow { row, epoch: 0, num_tokens, num_draft_tokens: 0, new_blocks: vec![], sample };
+        let plan = PlannedRow { row, num_tokens, sample, ..PlannedRow::default() };
         StepBatch { step, added, rows: vec![plan], ..StepBatch::default() }
     }
 

@@ -219,9 +219,9 @@ impl<'a> Driver<'a> {
                 row: r.row,
                 epoch: r.epoch,
                 num_tokens: num_tokens as u32,
-                num_draft_tokens: 0,
                 new_blocks,
                 sample,
+                ..PlannedRow::default()
             };
             if !r.is_added {
                 r.is_added = true;

@@ -81,6 +81,10 @@ impl LinearKernels for CpuLinear {
         Ok(Box::new(PackedLinear::pack(&self.device, &mut self.memory.lock(), weights)?))
     }
 
+    fn supports(&self, dtype: DType) -> bool {
+        layout_of(dtype).is_some()
+    }
+
     /// Quants for every input of a width that quantized weights can have: making them costs little beside any
     /// product, and the input does not know who reads it.
     fn layout_activation(&self, ctx: &mut StepCtx, x: &Tensor) -> Result<Activation> {

@@ -97,6 +97,12 @@ pub trait LinearKernels: Part {
         num_bytes
     }
 
+    /// Whether weights of this dtype can be packed: what a model is refused for before any of them is read.
+    fn supports(&self, dtype: DType) -> bool {
+        let _ = dtype;
+        true
+    }
+
     /// Lays out what [`prepare`](Self::prepare) will fill: takes scratch, enqueues nothing.
     ///
     /// # Errors

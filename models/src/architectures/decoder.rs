@@ -180,9 +180,10 @@ impl DecoderLayer {
 /// Every tensor of a decoder of this configuration.
 ///
 /// # Errors
-/// As [`Checkpoint::output_head`].
+/// [`Error::Unsupported`] for a configuration that [`CausalLm::load`] refuses; as [`Checkpoint::output_head`].
 pub fn decoder_tensors(checkpoint: &Checkpoint) -> Result<Vec<TensorSpec>> {
     let config = checkpoint.config();
+    check_activation(config)?;
     let mut tensors = vec![
         TensorSpec::new("model.embed_tokens.weight", &[config.vocab_size, config.hidden_size]),
         TensorSpec::new("model.norm.weight", &[config.hidden_size]),

@@ -83,7 +83,8 @@ impl<'a> Loader<'a> {
         let bias = module
             .has_bias
             .then(|| self.checkpoint.vector(&format!("{}.bias", module.name), module.out_features));
-        Ok(LinearTensors { name, weight, bias: bias.transpose()? })
+        let stored_name = self.checkpoint.stored_name(&name);
+        Ok(LinearTensors { stored_name, weight, bias: bias.transpose()? })
     }
 }
 
@@ -99,7 +100,7 @@ pub struct LinearModule {
 }
 
 struct LinearTensors {
-    name: String,
+    stored_name: String,
     weight: HostTensor,
     bias: Option<Vec<f32>>,
 }
@@ -107,7 +108,7 @@ struct LinearTensors {
 impl LinearTensors {
     fn as_host_weight(&self) -> HostWeight<'_> {
         HostWeight {
-            name: &self.name,
+            name: &self.stored_name,
             dtype: self.weight.dtype,
             rows: self.weight.shape[0],
             columns: self.weight.shape[1],

@@ -69,6 +69,10 @@ impl TensorSource for GgufTensors {
         "gguf"
     }
 
+    fn stored_name(&self, name: &str) -> String {
+        gguf_name(name).unwrap_or_else(|| name.to_owned())
+    }
+
     fn names(&self) -> Vec<String> {
         let known = |tensor: &TensorEntry| hf_name(tensor.name()).unwrap_or_else(|| tensor.name().to_owned());
         // The rotary factors are part of the configuration.
@@ -94,7 +98,7 @@ impl TensorSource for GgufTensors {
         let found = self.find(&spec.name).and_then(|tensor| Some((tensor, self.file.bytes(tensor)?)));
         let Some((tensor, mut bytes)) = found else {
             return Err(Error::MissingTensor {
-                tensor: spec.name.clone(),
+                tensor: self.stored_name(&spec.name),
                 path: self.file.path().to_owned(),
             });
         };

@@ -31,7 +31,9 @@ impl Checkpoint {
     pub fn output_head(&self) -> Result<OutputHead> {
         match (self.config.tie_word_embeddings, self.contains(HEAD)) {
             (false, true) => Ok(OutputHead::Own),
-            (false, false) => Err(Error::MissingTensor { tensor: HEAD.to_owned(), path: self.path.clone() }),
+            (false, false) => {
+                Err(Error::MissingTensor { tensor: self.stored_name(HEAD), path: self.path.clone() })
+            }
             (true, false) => Ok(OutputHead::Tied),
             (true, true) => {
                 if !self.head_equals_embedding()? {

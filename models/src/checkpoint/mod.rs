@@ -84,6 +84,8 @@ pub struct WeightSummary {
     pub num_bytes: u64,
     /// Tensors and bytes by that dtype.
     pub by_dtype: BTreeMap<DType, (usize, u64)>,
+    /// The dtypes of matrices: those that linear layers compute with.
+    pub matrix_dtypes: BTreeSet<DType>,
     /// Tensors of the checkpoint that the model does not use, sorted.
     pub unused: Vec<String>,
 }
@@ -136,6 +138,11 @@ impl Checkpoint {
     /// A word for the kind of checkpoint: `gguf`, `safetensors`, `dummy`.
     pub fn format(&self) -> &'static str {
         self.source.format()
+    }
+
+    /// What the files call the tensor that is `name` here: for messages.
+    pub fn stored_name(&self, name: &str) -> String {
+        self.source.stored_name(name)
     }
 
     /// Whether there is a tensor of this name.
@@ -195,6 +202,9 @@ impl Checkpoint {
             let num_elements = info.shape.iter().product::<usize>();
             let dtype = self.dtype_of(&info);
             let num_bytes = dtype.bytes_for(num_elements).unwrap_or(0) as u64;
+            if info.shape.len() > 1 {
+                summary.matrix_dtypes.insert(dtype);
+            }
             let entry = summary.by_dtype.entry(dtype).or_default();
             *entry = (entry.0 + 1, entry.1 + num_bytes);
             summary.num_parameters += num_elements as u64;
@@ -204,10 +214,11 @@ impl Checkpoint {
         summary.unused =
             self.source.names().into_iter().filter(|name| !used.contains(name.as_str())).collect();
         if !summary.unused.is_empty() {
+            let stored_unused: Vec<_> = summary.unused.iter().map(|name| self.stored_name(name)).collect();
             tracing::warn!(
                 target: "quire::models",
                 path = %self.path.display(),
-                tensors = summary.unused.join(", "),
+                tensors = stored_unused.join(", "),
                 "the checkpoint holds tensors that the model does not use"
             );
         }
@@ -220,11 +231,12 @@ impl Checkpoint {
 
     fn checked_info(&self, spec: &TensorSpec) -> Result<TensorInfo> {
         let Some(info) = self.source.info(spec)? else {
-            return Err(Error::MissingTensor { tensor: spec.name.clone(), path: self.path.clone() });
+            let tensor = self.stored_name(&spec.name);
+            return Err(Error::MissingTensor { tensor, path: self.path.clone() });
         };
         if info.shape != spec.shape {
             return Err(Error::TensorShape {
-                tensor: spec.name.clone(),
+                tensor: self.stored_name(&spec.name),
                 path: info.path,
                 expected: spec.shape.clone(),
                 given: info.shape,
@@ -244,7 +256,7 @@ impl Checkpoint {
 
     fn refuse_dtype(&self, spec: &TensorSpec, given: DType) -> Error {
         Error::TensorDType {
-            tensor: spec.name.clone(),
+            tensor: self.stored_name(&spec.name),
             path: self.path.clone(),
             given: given.to_string(),
             expected: "a floating-point or quantized dtype".to_owned(),

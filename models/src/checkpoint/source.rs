@@ -45,6 +45,11 @@ pub trait TensorSource: Debug + Send + Sync {
     /// A word for the kind of source.
     fn format(&self) -> &'static str;
 
+    /// What the files call the tensor that is `name` here: for messages.
+    fn stored_name(&self, name: &str) -> String {
+        name.to_owned()
+    }
+
     /// Every tensor's name, sorted; may be empty where tensors are made to order.
     fn names(&self) -> Vec<String>;
 

@@ -2,7 +2,7 @@
 
 use std::fmt::Display;
 
-/// Why a configuration is refused, with the field at fault.
+/// Why a configuration is refused, with the field at fault under the name that its file has for it.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum ConfigError {
@@ -26,17 +26,19 @@ pub enum ConfigError {
     #[error("{field}: expected 1 to {max}, given {given}")]
     Size {
         /// The field.
-        field: &'static str,
+        field: String,
         /// The value found.
         given: usize,
         /// The largest allowed.
         max: usize,
     },
     /// Query heads cannot be shared out over the KV heads.
-    #[error(
-        "num_attention_heads: expected a multiple of num_key_value_heads = {num_kv_heads}, given {num_heads}"
-    )]
+    #[error("{field}: expected a multiple of {kv_field} = {num_kv_heads}, given {num_heads}")]
     HeadsNotDivisible {
+        /// The field of the query heads.
+        field: String,
+        /// The field of the key and value heads.
+        kv_field: String,
         /// Query heads.
         num_heads: usize,
         /// Key and value heads.
@@ -44,19 +46,25 @@ pub enum ConfigError {
     },
     /// No `head_dim`, and none follows.
     #[error(
-        "{field}: missing, and hidden_size = {hidden_size} is no multiple of num_attention_heads = {num_heads}"
+        "{field}: missing, and {hidden_field} = {hidden_size} is no multiple of {heads_field} = {num_heads}"
     )]
     NoHeadDim {
         /// The field.
-        field: &'static str,
+        field: String,
+        /// The field of the residual stream's width.
+        hidden_field: String,
+        /// The field of the query heads.
+        heads_field: String,
         /// Width of the residual stream.
         hidden_size: usize,
         /// Query heads.
         num_heads: usize,
     },
     /// Rotary embedding turns pairs.
-    #[error("head_dim: expected an even number, given {given}")]
+    #[error("{field}: expected an even number, given {given}")]
     OddHeadDim {
+        /// The field.
+        field: String,
         /// The value found.
         given: usize,
     },
@@ -64,7 +72,7 @@ pub enum ConfigError {
     #[error("{field}: {given} is not in the vocabulary of {vocab_size} tokens")]
     TokenId {
         /// The field.
-        field: &'static str,
+        field: String,
         /// The id found.
         given: u32,
         /// Rows of the embedding.

@@ -1,8 +1,11 @@
 //! The configuration in a GGUF file's metadata.
 
-use super::{ConfigError, ModelConfig, RopeConfig, RopeScaling, exact_quotient};
+use super::{ConfigError, ModelConfig, RopeConfig, RopeScaling, head_dim_of};
 use crate::error::{Error, Result};
 use crate::gguf::{Gguf, GgufError};
+
+/// As many rows as the vocabulary has tokens.
+const EMBEDDING: &str = "token_embd.weight";
 
 /// GGUF's names of architectures, and ours.
 const ARCHITECTURES: [(&str, &str); 2] = [("llama", "LlamaForCausalLM"), ("qwen2", "Qwen2ForCausalLM")];
@@ -21,7 +24,7 @@ impl ModelConfig {
         let num_heads = keys.size("attention.head_count")?;
         let head_dim = match keys.find_size("attention.key_length")? {
             Some(head_dim) => head_dim,
-            None => exact_quotient(hidden_size, num_heads, "attention.key_length").map_err(refuse)?,
+            None => head_dim_of(hidden_size, num_heads, &|field| keys.name(field)).map_err(refuse)?,
         };
         keys.check_rotary_dimensions(head_dim)?.map_err(refuse)?;
         let eos = keys.token_id("eos")?.into_iter().chain(keys.token_id("eot")?);
@@ -49,10 +52,24 @@ impl ModelConfig {
             raw: serde_json::Map::new(),
         };
         config.eos_token_ids.dedup();
-        config.validate().map_err(refuse)?;
+        config.validate_as(&|field| keys.name(field)).map_err(refuse)?;
         Ok(config)
     }
 }
+
+/// Fields of `config.json`, and the keys of an architecture that hold the same.
+const KEYS: [(&str, &str); 10] = [
+    ("hidden_size", "embedding_length"),
+    ("intermediate_size", "feed_forward_length"),
+    ("num_attention_heads", "attention.head_count"),
+    ("num_key_value_heads", "attention.head_count_kv"),
+    ("head_dim", "attention.key_length"),
+    ("num_hidden_layers", "block_count"),
+    ("max_position_embeddings", "context_length"),
+    ("rms_norm_eps", "attention.layer_norm_rms_epsilon"),
+    ("rope_theta", "rope.freq_base"),
+    ("rope_scaling.factor", "rope.scaling.factor"),
+];
 
 /// The keys of one architecture.
 struct Keys<'a> {
@@ -79,6 +96,18 @@ impl<'a> Keys<'a> {
         format!("{}.{name}", self.prefix)
     }
 
+    /// What the file calls a field of `config.json`.
+    fn name(&self, field: &str) -> String {
+        match KEYS.iter().find(|(theirs, _)| *theirs == field) {
+            Some((_, key)) => self.key(key),
+            None => match field {
+                "vocab_size" => format!("rows of {EMBEDDING}"),
+                "bos_token_id" | "eos_token_id" => format!("tokenizer.ggml.{field}"),
+                _ => field.to_owned(),
+            },
+        }
+    }
+
     fn find_size(&self, name: &str) -> Result<Option<usize>> {
         let found =
             self.file.metadata().unsigned(&self.key(name)).map_err(|source| self.file.error(source))?;
@@ -100,7 +129,6 @@ impl<'a> Keys<'a> {
     }
 
     fn vocab_size(&self) -> Result<usize> {
-        const EMBEDDING: &str = "token_embd.weight";
         let rows = self.file.tensor(EMBEDDING).and_then(|tensor| tensor.shape().first().copied());
         rows.ok_or_else(|| Error::MissingTensor {
             tensor: EMBEDDING.to_owned(),

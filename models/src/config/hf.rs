@@ -4,7 +4,7 @@ use quire_kernels::DType;
 use serde_json::{Map, Value};
 
 use super::fields::Fields;
-use super::{ConfigError, ModelConfig, RopeConfig, SlidingWindow, exact_quotient};
+use super::{ConfigError, ModelConfig, RopeConfig, SlidingWindow, head_dim_of};
 
 /// What can be loaded where weights are quantized.
 const QUANTIZATIONS: &str = "GGUF files with Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K tensors; \
@@ -27,7 +27,7 @@ impl ModelConfig {
         let num_layers = fields.required_size("num_hidden_layers")?;
         let head_dim = match fields.size("head_dim")? {
             Some(head_dim) => head_dim,
-            None => exact_quotient(hidden_size, num_heads, "head_dim")?,
+            None => head_dim_of(hidden_size, num_heads, &str::to_owned)?,
         };
         // Qwen2 always has these biases and its config.json does not say so.
         let attention_bias = fields.boolean("attention_bias")?.unwrap_or(false);

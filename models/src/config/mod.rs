@@ -95,8 +95,13 @@ impl ModelConfig {
     /// Checks what every decoder needs, so that nothing below divides by zero or overflows.
     ///
     /// # Errors
-    /// A [`ConfigError`] naming the field.
+    /// A [`ConfigError`] naming the field as `config.json` does.
     pub fn validate(&self) -> Result<(), ConfigError> {
+        self.validate_as(&str::to_owned)
+    }
+
+    /// As [`validate`](Self::validate), with fields named as the file names them that `name` stands for.
+    fn validate_as(&self, name: Naming<'_>) -> Result<(), ConfigError> {
         let sizes = [
             ("hidden_size", self.hidden_size),
             ("intermediate_size", self.intermediate_size),
@@ -107,49 +112,59 @@ impl ModelConfig {
             ("max_position_embeddings", self.max_position_embeddings),
         ];
         for (field, given) in sizes {
-            in_range(field, given, MAX_SIZE)?;
+            in_range(name(field), given, MAX_SIZE)?;
         }
-        in_range("num_hidden_layers", self.num_layers, MAX_LAYERS)?;
-        in_range("num_attention_heads * head_dim", self.num_heads.saturating_mul(self.head_dim), MAX_SIZE)?;
+        in_range(name("num_hidden_layers"), self.num_layers, MAX_LAYERS)?;
+        let q_size = format!("{} * {}", name("num_attention_heads"), name("head_dim"));
+        in_range(q_size, self.num_heads.saturating_mul(self.head_dim), MAX_SIZE)?;
         if !self.num_heads.is_multiple_of(self.num_kv_heads) {
             return Err(ConfigError::HeadsNotDivisible {
+                field: name("num_attention_heads"),
+                kv_field: name("num_key_value_heads"),
                 num_heads: self.num_heads,
                 num_kv_heads: self.num_kv_heads,
             });
         }
         if !self.head_dim.is_multiple_of(2) {
-            return Err(ConfigError::OddHeadDim { given: self.head_dim });
+            return Err(ConfigError::OddHeadDim { field: name("head_dim"), given: self.head_dim });
         }
         if !(self.rms_norm_eps.is_finite() && self.rms_norm_eps >= 0.0) {
-            return Err(ConfigError::number(
-                "rms_norm_eps",
-                "a finite number of at least 0",
-                self.rms_norm_eps,
-            ));
+            let expected = "a finite number of at least 0";
+            return Err(ConfigError::number(&name("rms_norm_eps"), expected, self.rms_norm_eps));
         }
-        self.rope.validate(self.head_dim)?;
-        self.check_token_ids()
+        self.rope.validate(self.head_dim, name)?;
+        self.check_token_ids(name)
     }
 
-    fn check_token_ids(&self) -> Result<(), ConfigError> {
+    fn check_token_ids(&self, name: Naming<'_>) -> Result<(), ConfigError> {
         let bos = self.bos_token_id.map(|id| ("bos_token_id", id));
         let eos = self.eos_token_ids.iter().map(|&id| ("eos_token_id", id));
         match bos.into_iter().chain(eos).find(|&(_, id)| id as usize >= self.vocab_size) {
-            Some((field, given)) => Err(ConfigError::TokenId { field, given, vocab_size: self.vocab_size }),
+            Some((field, given)) => {
+                Err(ConfigError::TokenId { field: name(field), given, vocab_size: self.vocab_size })
+            }
             None => Ok(()),
         }
     }
 }
 
-fn in_range(field: &'static str, given: usize, max: usize) -> Result<(), ConfigError> {
+/// From a field's name in `config.json` to that in the file at hand.
+type Naming<'a> = &'a dyn Fn(&str) -> String;
+
+fn in_range(field: String, given: usize, max: usize) -> Result<(), ConfigError> {
     if (1..=max).contains(&given) { Ok(()) } else { Err(ConfigError::Size { field, given, max }) }
 }
 
-/// A size divided by a count, where `config.json` may leave the result out.
-fn exact_quotient(size: usize, count: usize, field: &'static str) -> Result<usize, ConfigError> {
-    if count > 0 && size.is_multiple_of(count) {
-        Ok(size / count)
-    } else {
-        Err(ConfigError::NoHeadDim { field, hidden_size: size, num_heads: count })
+/// The width of a head, where the file may leave it out.
+fn head_dim_of(hidden_size: usize, num_heads: usize, name: Naming<'_>) -> Result<usize, ConfigError> {
+    if num_heads > 0 && hidden_size.is_multiple_of(num_heads) {
+        return Ok(hidden_size / num_heads);
     }
+    Err(ConfigError::NoHeadDim {
+        field: name("head_dim"),
+        hidden_field: name("hidden_size"),
+        heads_field: name("num_attention_heads"),
+        hidden_size,
+        num_heads,
+    })
 }

@@ -1,7 +1,7 @@
 //! Rotary position embedding: its base and how it is stretched.
 
-use super::ConfigError;
 use super::fields::Fields;
+use super::{ConfigError, Naming};
 
 const DEFAULT_THETA: f64 = 10_000.0;
 const KNOWN: &str = "default, linear, llama3";
@@ -65,11 +65,11 @@ impl RopeConfig {
         })
     }
 
-    pub(super) fn validate(&self, head_dim: usize) -> Result<(), ConfigError> {
+    pub(super) fn validate(&self, head_dim: usize, name: Naming<'_>) -> Result<(), ConfigError> {
         if !(self.theta.is_finite() && self.theta > 1.0) {
-            return Err(ConfigError::number("rope_theta", "a number above 1", self.theta));
+            return Err(ConfigError::number(&name("rope_theta"), "a number above 1", self.theta));
         }
-        self.scaling.validate(head_dim)
+        self.scaling.validate(head_dim, name)
     }
 }
 
@@ -105,12 +105,12 @@ impl RopeScaling {
         }
     }
 
-    fn validate(&self, head_dim: usize) -> Result<(), ConfigError> {
+    fn validate(&self, head_dim: usize, name: Naming<'_>) -> Result<(), ConfigError> {
         let positive = |field: &str, given: f64| {
             if given.is_finite() && given > 0.0 {
                 Ok(())
             } else {
-                Err(ConfigError::number(field, "a number above 0", given))
+                Err(ConfigError::number(&name(field), "a number above 0", given))
             }
         };
         match self {

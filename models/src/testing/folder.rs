@@ -66,6 +66,7 @@ pub fn write_safetensors(path: &Path, tensors: &[(String, DType, Vec<usize>, Vec
             DType::F32 => Dtype::F32,
             DType::F16 => Dtype::F16,
             DType::BF16 => Dtype::BF16,
+            DType::F8E4M3 => Dtype::F8_E4M3,
             DType::I64 => Dtype::I64,
             other => panic!("no test writes {other} to safetensors"),
         };

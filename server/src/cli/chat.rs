@@ -50,11 +50,17 @@ pub(crate) fn run(context: &Context<'_>, args: &ChatArgs) -> Result<()> {
         params,
         system: args.system.as_deref().map(ChatMessage::system),
         messages: Vec::new(),
+        num_turns: 0,
+        num_failed: 0,
         is_interactive,
     };
     chat.messages.extend(chat.system.clone());
     let mut lines = Lines::new(is_interactive)?;
     while let Some(line) = lines.next()? {
+        let Some(line) = line else {
+            chat.pass_over("a line is not UTF-8 and was passed over");
+            continue;
+        };
         match line.trim() {
             "" => {}
             "/help" => eprintln!("{HELP}"),
@@ -64,7 +70,7 @@ pub(crate) fn run(context: &Context<'_>, args: &ChatArgs) -> Result<()> {
             _ => chat.answer(line)?,
         }
     }
-    Ok(())
+    chat.outcome()
 }
 
 /// A conversation and who answers.
@@ -74,10 +80,29 @@ struct Chat<'a> {
     params: SamplingParams,
     system: Option<ChatMessage>,
     messages: Vec<ChatMessage>,
+    num_turns: usize,
+    num_failed: usize,
     is_interactive: bool,
 }
 
 impl Chat<'_> {
+    /// A turn without an answer.
+    fn pass_over(&mut self, why: &str) {
+        self.num_turns += 1;
+        self.num_failed += 1;
+        eprintln!("error: {why}");
+    }
+
+    /// A person has seen what went wrong; a program sees the exit code.
+    fn outcome(&self) -> Result<()> {
+        let Self { num_failed, num_turns, is_interactive, .. } = *self;
+        match num_failed {
+            0 => Ok(()),
+            _ if is_interactive => Ok(()),
+            _ => Err(Error::TurnsFailed { num_failed, num_turns }),
+        }
+    }
+
     fn reset(&mut self) {
         self.messages.clear();
         self.messages.extend(self.system.clone());
@@ -88,13 +113,16 @@ impl Chat<'_> {
     fn answer(&mut self, question: String) -> Result<()> {
         self.messages.push(ChatMessage::user(question));
         match self.runtime.block_on(self.stream()) {
-            Ok(answer) => self.messages.push(ChatMessage::assistant(answer)),
+            Ok(answer) => {
+                self.num_turns += 1;
+                self.messages.push(ChatMessage::assistant(answer));
+            }
             Err(Error::Engine(error @ quire_engine::Error::Prompt(_))) => {
                 self.messages.pop();
-                eprintln!(
-                    "error: {}; the message was left out of the conversation, /reset begins a new one",
-                    with_causes(&error)
-                );
+                let error = with_causes(&error);
+                self.pass_over(&format!(
+                    "{error}; the message was left out of the conversation, /reset begins a new one"
+                ));
             }
             Err(error) => return Err(error),
         }
@@ -148,17 +176,17 @@ impl Lines {
         Ok(Self::Editor(Box::new(editor)))
     }
 
-    /// The next line; `None` at the end of the input.
-    fn next(&mut self) -> Result<Option<String>> {
+    /// The next line, `Some(None)` where it is no text; `None` at the end of the input.
+    fn next(&mut self) -> Result<Option<Option<String>>> {
         let editor = match self {
-            Self::Pipe(lines) => return next_text(lines).transpose().map_err(Error::Stdin),
+            Self::Pipe(lines) => return lines.next().map(text_of).transpose().map_err(Error::Stdin),
             Self::Editor(editor) => editor,
         };
         loop {
             match editor.readline("> ") {
                 Ok(line) => {
                     let _ = editor.add_history_entry(&line);
-                    return Ok(Some(line));
+                    return Ok(Some(Some(line)));
                 }
                 Err(ReadlineError::Interrupted) => eprintln!("(/exit or Ctrl-D ends the program)"),
                 Err(ReadlineError::Eof) => return Ok(None),
@@ -168,13 +196,10 @@ impl Lines {
     }
 }
 
-/// The next line that is text. The others are passed over: one bad line is no reason to end a conversation.
-fn next_text(lines: &mut impl Iterator<Item = io::Result<String>>) -> Option<io::Result<String>> {
-    lines.find(|line| match line {
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => {
-            eprintln!("error: a line is not UTF-8 and was passed over");
-            false
-        }
-        _ => true,
-    })
+/// A line, if it is text. One that is not is no reason to end a conversation.
+fn text_of(line: io::Result<String>) -> io::Result<Option<String>> {
+    match line {
+        Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(None),
+        line => line.map(Some),
+    }
 }

@@ -5,7 +5,6 @@ use std::io::{self, Write};
 
 use clap::Args;
 use quire_engine::{Bytes, EnginePlan};
-use quire_models::Tokenizer;
 use serde::Serialize;
 
 use super::Context;
@@ -73,16 +72,13 @@ pub(crate) fn run(context: &Context<'_>, args: &InspectArgs) -> Result<()> {
     }
 }
 
-/// A model without a tokenizer is planned like any other, but not loaded, unless its weights are made up.
+/// A model without a tokenizer is planned like any other, but not loaded, unless its weights are made up. One that was
+/// given has been opened for the plan.
 fn warn_of_tokenizer(plan: &EnginePlan) {
-    if plan.config().has_dummy_weights() && plan.config().tokenizer.is_none() {
+    if plan.config().has_dummy_weights() || plan.config().tokenizer.is_some() {
         return;
     }
-    let tokenizer = match &plan.config().tokenizer {
-        Some(path) => Tokenizer::open(path),
-        None => plan.checkpoint().tokenizer(),
-    };
-    if let Err(error) = tokenizer {
+    if let Err(error) = plan.checkpoint().tokenizer() {
         let error = with_causes(&error);
         tracing::warn!(target: "quire::server", "other commands would refuse this model: {error}");
     }

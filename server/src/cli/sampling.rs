@@ -26,7 +26,8 @@ pub(crate) struct SamplingFlags {
     /// Keeps tokens at least this probable relative to the best.
     #[arg(long, value_name = "P", allow_negative_numbers = true, value_parser = finite)]
     min_p: Option<f64>,
-    /// Makes the random choices repeatable; also the seed of random weights (`--load-format dummy`).
+    /// The same seed gives the same text, whatever runs beside it; without one each run differs. Requests of a file that
+    /// bring no seed of their own all get this one. It is also the seed of made-up weights (--load-format dummy).
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = integer)]
     seed: Option<i64>,
     /// A text that ends the output; may be given several times.

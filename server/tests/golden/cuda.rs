@@ -22,8 +22,8 @@ struct Distance {
     num_agreed: usize,
 }
 
-/// Tiny models have logits of a few units: what bfloat16 makes of them is far below this.
-const TINY_BOUND: f64 = 0.25;
+/// Twice the least that the reference implementation's own bfloat16 differs by on any of the golden texts.
+const TINY_BOUND: f64 = 2.0 * 0.37154;
 
 #[test]
 fn tiny_models_of_each_architecture_agree_with_the_cpu() {

@@ -1,7 +1,7 @@
 //! Quire's command line with a scheduling policy, an attention part and a model of somebody else's:
 //!
 //! ```sh
-//! cargo run -- generate --prompt "Once upon a time" --scheduling-policy mine --device near
+//! cargo run -- generate --prompt "Once upon a time" --scheduling-policy mine --device mine --kv-cache-dtype float32
 //! ```
 
 mod attention;
@@ -14,21 +14,21 @@ use quire::kernels::{Error, Kernels};
 use quire::models::{Architecture, Llama, Loader, Model};
 use quire::{App, BackendOptions};
 
-use crate::attention::NearAttention;
+use crate::attention::MyAttention;
 use crate::policy::FairShare;
 
 fn main() -> ExitCode {
     App::new()
         .policy("mine", FairShare::default)
-        .backend("near", near)
+        .backend("mine", mine)
         .model("StrangerForCausalLM", stranger)
         .run()
 }
 
-/// The CPU with attention to the nearest 32 tokens.
-fn near(options: &BackendOptions) -> Result<Kernels, Error> {
+/// The CPU with an attention part of one's own.
+fn mine(options: &BackendOptions) -> Result<Kernels, Error> {
     let cpu = quire::cpu_kernels(options)?;
-    let attention = NearAttention::new(Arc::clone(&cpu.parts().attention), 32);
+    let attention = MyAttention { device: cpu.device().id() };
     cpu.with_attention(Arc::new(attention))
 }
 

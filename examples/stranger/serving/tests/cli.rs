@@ -40,8 +40,10 @@ fn a_policy_of_ones_own_serves_requests_and_does_not_change_them() {
 #[test]
 fn an_attention_part_of_ones_own_is_used_and_named() {
     let folder = tiny_model();
-    let (_, log) = generate(folder.path(), &["--device", "near"]);
-    assert!(log.contains("near(32) over "), "{log}");
+    let (shipped, _) = generate(folder.path(), &["--kv-cache-dtype", "float32"]);
+    let (text, log) = generate(folder.path(), &["--device", "mine", "--kv-cache-dtype", "float32"]);
+    assert!(log.contains("[dispatch] attention=mine because"), "{log}");
+    assert_eq!(text, shipped);
 }
 
 #[test]
@@ -57,10 +59,17 @@ fn an_architecture_of_ones_own_is_built() {
 fn unknown_names_are_answered_with_those_known() {
     let folder = tiny_model();
     let model = folder.path().to_str().expect("a plain path");
-    for (flag, known) in [("--scheduling-policy", "fcfs, mine"), ("--device", "auto, cpu, cuda, near")] {
+    for (flag, known) in [("--scheduling-policy", "fcfs, mine"), ("--device", "auto, cpu, cuda, mine")] {
         let output = run(&["generate", model, "--prompt", "a", flag, "yours"]);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(stderr.contains(known), "{stderr}");
         assert_eq!(output.status.code(), Some(2));
     }
+}
+
+#[test]
+fn the_policy_is_the_one_that_the_readme_shows() {
+    let (readme, policy) = (include_str!("../../../../README.md"), include_str!("../src/policy.rs"));
+    assert!(readme.contains(policy), "README.md and src/policy.rs have parted");
+    assert!(policy.lines().count() <= 35);
 }
