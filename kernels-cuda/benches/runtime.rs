@@ -1,12 +1,15 @@
 //! What the runtime costs: copies to the device, small writes, reads, launches. Needs a GPU, and says so without.
+#![allow(unsafe_code)]
 
+use std::error::Error;
 use std::hint::black_box;
+use std::io::Write;
 use std::time::{Duration, Instant};
 
 use quire_kernels::{DType, Device, Kernels, Result, Tensor};
 use quire_kernels_cuda::{CudaConfig, kernels};
 
-fn main() -> Result<()> {
+fn main() -> Result<(), Box<dyn Error>> {
     let kernels = match kernels(CudaConfig::default()) {
         Ok(kernels) => kernels,
         Err(error) => {
@@ -16,9 +19,11 @@ fn main() -> Result<()> {
     };
     println!("{}", kernels.device().info().name);
     large_copies(&kernels)?;
+    a_mapped_file(&kernels)?;
     small_writes(&kernels)?;
     reads(&kernels)?;
-    row_copies(&kernels)
+    row_copies(&kernels)?;
+    Ok(())
 }
 
 fn tensor(device: &dyn Device, dims: &[usize]) -> Result<Tensor> {
@@ -52,7 +57,23 @@ fn large_copies(kernels: &Kernels) -> Result<()> {
             rate(first)
         );
     }
-    device.finish_loading();
+    Ok(())
+}
+
+/// What a checkpoint is: pages that are in memory, and that this process has not touched.
+fn a_mapped_file(kernels: &Kernels) -> Result<(), Box<dyn Error>> {
+    let num_bytes = 1 << 30;
+    let file = tempfile::tempfile()?;
+    (&file).write_all(&vec![1; num_bytes])?;
+    let dst = tensor(kernels.device().as_ref(), &[num_bytes])?;
+    let mut queue = kernels.device().queue()?;
+    let time = median(3, || {
+        // SAFETY: the file has no name, so nobody changes it.
+        let bytes = unsafe { memmap2::Mmap::map(&file) }.expect("a file of this process can be mapped");
+        queue.write(&dst, &bytes)
+    })?;
+    println!("to the device, from a mapped file: {:5.1} GB/s", num_bytes as f64 / time.as_secs_f64() / 1e9);
+    kernels.device().finish_loading();
     Ok(())
 }
 
