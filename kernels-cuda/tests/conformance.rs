@@ -1,19 +1,38 @@
-//! The conformance suite on a GPU.
+//! The conformance suite on a GPU. `QUIRE_TEST_PARTS=norm,rope` runs some of it: under a tool that watches memory it
+//! takes minutes.
 #![cfg(feature = "cuda")]
 
 mod gpu;
 
-use quire_kernels::conformance::{self, RowIndependence};
+use quire_kernels::conformance::{self, Report, RowIndependence};
 use quire_kernels::{DType, Kernels, testing};
 use quire_kernels_cuda::{CudaConfig, kernels};
 
 const BF16: CudaConfig = CudaConfig { ordinal: 0, activation_dtype: DType::BF16, deterministic: false };
 
+const PARTS: [(&str, fn(&Kernels, &mut Report)); 8] = [
+    ("queue", conformance::queue),
+    ("linear", conformance::linear),
+    ("norm", conformance::norm),
+    ("rope", conformance::rope),
+    ("activation", conformance::activation),
+    ("attention", conformance::attention),
+    ("fused", conformance::fused),
+    ("sampling", conformance::sampling),
+];
+
 /// Runs the suite and prints how far each operation was off; on a machine without a GPU says that it does not.
 fn check(config: CudaConfig, rows: RowIndependence, wrap: impl FnOnce(&Kernels) -> Kernels) {
     let Some(kernels) = gpu::open(|| kernels(config)) else { return };
     println!("{}", kernels.device().info().name);
-    let report = conformance::run_with(&wrap(&kernels), rows);
+    let (kernels, mut report) = (wrap(&kernels), Report::new(rows));
+    let chosen = std::env::var("QUIRE_TEST_PARTS").ok();
+    let is_chosen = |part: &str| chosen.as_ref().is_none_or(|parts| parts.split(',').any(|p| p == part));
+    for (part, check) in PARTS {
+        if is_chosen(part) {
+            check(&kernels, &mut report);
+        }
+    }
     println!("{report}");
     report.assert_ok();
 }
