@@ -19,8 +19,8 @@ struct SiluMulParams {
 __device__ __forceinline__ float silu(float gate) { return gate * __frcp_rn(1.0f + __expf(-gate)); }
 
 template <typename T> __device__ __forceinline__ void silu_mul(const SiluMulParams& p) {
-    wait_for_previous();
     let_next_start();
+    wait_for_previous();
     const uint32_t per_row = (p.features + 8 - 1) / 8;
     const uint32_t index = blockIdx.x * blockDim.x + threadIdx.x, row = index / per_row;
     if (row >= p.rows) return;

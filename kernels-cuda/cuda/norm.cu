@@ -66,8 +66,8 @@ template <typename T, int NV, bool WARP> __device__ __forceinline__ void rms_nor
             w[v][1] = __ldg(weight + 2 * at + 1);
         }
     }
-    wait_for_previous();
     let_next_start();
+    wait_for_previous();
     if (row >= p.rows) return;
 
     uint4* x_row = reinterpret_cast<uint4*>(reinterpret_cast<T*>(p.x) + row * p.x_stride);
@@ -118,8 +118,8 @@ template <typename T, int NV, bool WARP> __device__ __forceinline__ void rms_nor
 // A thread reads again only what it alone wrote, so `out` may be `x`.
 template <typename T> __device__ __forceinline__ void rms_norm_elements(const NormParams& p) {
     __shared__ float scratch[33];
-    wait_for_previous();
     let_next_start();
+    wait_for_previous();
     const int64_t row = blockIdx.x;
     T* x = reinterpret_cast<T*>(p.x) + row * p.x_stride;
     const T* delta = reinterpret_cast<const T*>(p.delta) + row * p.delta_stride;
@@ -143,8 +143,8 @@ template <typename T> __device__ __forceinline__ void rms_norm_elements(const No
 }
 
 template <typename T> __device__ __forceinline__ void add(const AddParams& p) {
-    wait_for_previous();
     let_next_start();
+    wait_for_previous();
     const uint32_t per_row = (p.columns + 8 - 1) / 8;
     const uint32_t index = blockIdx.x * blockDim.x + threadIdx.x, row = index / per_row;
     if (row >= p.rows) return;
@@ -187,8 +187,8 @@ NORM_ENTRIES(bf16, bf16)
 NORM_ENTRIES(f16, f16)
 
 extern "C" __global__ void __launch_bounds__(256) gather_rows(const __grid_constant__ GatherParams p) {
-    wait_for_previous();
     let_next_start();
+    wait_for_previous();
     const int64_t row = blockIdx.x, from = reinterpret_cast<const int32_t*>(p.idx)[row];
     const char* x = reinterpret_cast<const char*>(p.x) + from * p.x_stride_bytes;
     char* out = reinterpret_cast<char*>(p.out) + row * p.out_stride_bytes;

@@ -63,8 +63,8 @@ __device__ __forceinline__ void turn_neighbours(T* head, const float* cosines, c
 }
 
 template <typename T> __device__ __forceinline__ void rope(const RopeParams& p) {
-    wait_for_previous();
     let_next_start();
+    wait_for_previous();
     const uint32_t per_token = p.num_heads * p.items_per_head;
     const uint32_t index = blockIdx.x * blockDim.x + threadIdx.x, token = index / per_token;
     if (token >= p.num_tokens) return;

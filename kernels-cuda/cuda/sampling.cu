@@ -256,8 +256,8 @@ extern "C" __global__ void __launch_bounds__(SCAN_THREADS, 4) sample_scan(const 
     __shared__ u64 ranked_scratch[SCAN_THREADS / 32];
     __shared__ Drawn drawn_scratch[SCAN_THREADS / 32];
     __shared__ uint32_t maxima[SCAN_THREADS / 32];
-    wait_for_previous();
     let_next_start();
+    wait_for_previous();
     const int row_idx = blockIdx.y;
     Segment segment;
     segment.load(reinterpret_cast<const float*>(p.logits) + row_idx * p.logits_stride, blockIdx.x, p.vocab_size);
@@ -286,8 +286,8 @@ extern "C" __global__ void __launch_bounds__(SCAN_THREADS, 4) sample_scan(const 
 
 extern "C" __global__ void __launch_bounds__(PICK_THREADS, 2) sample_pick(const __grid_constant__ SampleParams p) {
     __shared__ SelectShared shared;
-    wait_for_previous();
     let_next_start();
+    wait_for_previous();
     const int row_idx = blockIdx.x;
     const int slot = reinterpret_cast<const int*>(p.slots)[row_idx];
     int* out = reinterpret_cast<int*>(p.out) + row_idx;

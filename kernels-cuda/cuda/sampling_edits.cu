@@ -56,8 +56,8 @@ struct Penalties {
 using namespace quire;
 
 extern "C" __global__ void __launch_bounds__(256) add_bias(const __grid_constant__ AddBiasParams p) {
-    wait_for_previous();
     let_next_start();
+    wait_for_previous();
     const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= p.num_edits) return;
     const int2 edit = reinterpret_cast<const int2*>(p.edits)[i];
@@ -67,8 +67,8 @@ extern "C" __global__ void __launch_bounds__(256) add_bias(const __grid_constant
 }
 
 extern "C" __global__ void __launch_bounds__(256) penalize(const __grid_constant__ PenalizeParams p) {
-    wait_for_previous();
     let_next_start();
+    wait_for_previous();
     const int row = blockIdx.y;
     const int slot = reinterpret_cast<const int*>(p.slots)[row];
     if (slot < 0) return;
@@ -94,8 +94,8 @@ extern "C" __global__ void __launch_bounds__(256) penalize(const __grid_constant
 }
 
 extern "C" __global__ void __launch_bounds__(256) count(const __grid_constant__ CountParams p) {
-    wait_for_previous();
     let_next_start();
+    wait_for_previous();
     const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= p.num_rows) return;
     const int slot = reinterpret_cast<const int*>(p.slots)[i], token = reinterpret_cast<const int*>(p.tokens)[i];
@@ -104,8 +104,8 @@ extern "C" __global__ void __launch_bounds__(256) count(const __grid_constant__ 
 }
 
 extern "C" __global__ void __launch_bounds__(256) scatter(const __grid_constant__ ScatterParams p) {
-    wait_for_previous();
     let_next_start();
+    wait_for_previous();
     const uint32_t i = blockIdx.x * blockDim.x + threadIdx.x;
     if (i >= p.num_indices) return;
     const int from = reinterpret_cast<const int*>(p.src_idx)[i], to = reinterpret_cast<const int*>(p.dst_idx)[i];

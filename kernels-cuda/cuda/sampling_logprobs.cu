@@ -49,8 +49,8 @@ using namespace quire;
 extern "C" __global__ void __launch_bounds__(SCAN_THREADS) logprobs_scan(const __grid_constant__ LogprobsParams p) {
     __shared__ u64 scratch[SCAN_THREADS / 32];
     __shared__ uint32_t counts[SCAN_THREADS / 32];
-    wait_for_previous();
     let_next_start();
+    wait_for_previous();
     const int row_idx = blockIdx.y, lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
     const float* logits = reinterpret_cast<const float*>(p.logits) + row_idx * p.logits_stride;
     Segment segment;
@@ -78,8 +78,8 @@ extern "C" __global__ void __launch_bounds__(SCAN_THREADS) logprobs_scan(const _
 extern "C" __global__ void __launch_bounds__(PICK_THREADS, 2) logprobs_pick(const __grid_constant__ LogprobsParams p) {
     __shared__ SelectShared shared;
     int turn = 0;
-    wait_for_previous();
     let_next_start();
+    wait_for_previous();
     const int row_idx = blockIdx.x;
     const float* logits = reinterpret_cast<const float*>(p.logits) + row_idx * p.logits_stride;
     const int64_t first_segment = (int64_t)row_idx * p.num_segments;
