@@ -97,7 +97,7 @@ pub enum Error {
         /// The CUDA version that the driver supports.
         driver: String,
         /// What the driver said.
-        source: DriverError,
+        source: Box<DriverError>,
     },
     /// An image lacks a kernel.
     #[error(

@@ -28,7 +28,7 @@ impl CudaFused {
         Ok(Self {
             rms_norm: RmsNorm::new(&device)?,
             silu_mul: SiluMul::new(&device)?,
-            writer: KvWriter::new(device.clone())?,
+            writer: KvWriter::new(&device)?,
             device,
         })
     }

@@ -73,7 +73,7 @@ impl Module {
         check("cuModuleLoadData", code).map_err(|error| match error.code {
             200..=299 => {
                 let (family, arch, driver) = (image.family, image.arch, context.driver_version());
-                Error::ImageRefused { family, arch, driver, source: error }
+                Error::ImageRefused { family, arch, driver, source: Box::new(error) }
             }
             _ => context.refused(error),
         })?;

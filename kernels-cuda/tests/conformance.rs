@@ -10,7 +10,10 @@ use quire_kernels_cuda::{CudaConfig, kernels};
 
 const BF16: CudaConfig = CudaConfig { ordinal: 0, activation_dtype: DType::BF16, deterministic: false };
 
-const PARTS: [(&str, fn(&Kernels, &mut Report)); 8] = [
+/// The checks of a part of the backend.
+type Check = fn(&Kernels, &mut Report);
+
+const PARTS: [(&str, Check); 8] = [
     ("queue", conformance::queue),
     ("linear", conformance::linear),
     ("norm", conformance::norm),

@@ -59,7 +59,7 @@ impl CudaAttention {
         }
         let num_slots = device.num_sms() as usize * BLOCKS_PER_SM;
         let planner = Planner { num_slots, is_deterministic: device.is_deterministic() };
-        Ok(Self { writer: KvWriter::new(device.clone())?, device, variants, planner })
+        Ok(Self { writer: KvWriter::new(&device)?, device, variants, planner })
     }
 
     fn variant(&self, layout: &KvLayout) -> Option<&Variant> {

@@ -1,10 +1,6 @@
 //! Writing keys and values to their slots, also together with the rotation of queries and keys.
 
-use std::sync::Arc;
-
-use quire_kernels::{
-    DType, Device as _, DeviceId, KvLayer, Result, RopeStyle, RopeTable, RopeWriteKv, StepCtx, Tensor,
-};
+use quire_kernels::{DType, KvLayer, Result, RopeStyle, RopeTable, RopeWriteKv, StepCtx, Tensor};
 
 use super::shape::HeadShape;
 use crate::Error;
@@ -42,7 +38,6 @@ struct WriteParams {
 
 /// The kernels that write the cache.
 pub(crate) struct KvWriter {
-    device: Arc<CudaDevice>,
     kernels: Vec<Kernels>,
 }
 
@@ -64,18 +59,14 @@ struct Rotation<'a> {
 }
 
 impl KvWriter {
-    pub(crate) fn new(device: Arc<CudaDevice>) -> Result<Self, Error> {
+    pub(crate) fn new(device: &CudaDevice) -> Result<Self, Error> {
         let activation = device.activation_dtype();
         let kernels = HeadShape::kv_dtypes(activation).into_iter().map(|kv_dtype| {
             let kernel =
                 |width| device.kernel(FAMILY, &format!("attention_write_{activation}_{kv_dtype}_{width}"));
             Ok(Kernels { kv_dtype, wide: kernel("wide")?, narrow: kernel("narrow")? })
         });
-        Ok(Self { kernels: kernels.collect::<Result<_, Error>>()?, device })
-    }
-
-    pub(crate) fn device(&self) -> DeviceId {
-        self.device.id()
+        Ok(Self { kernels: kernels.collect::<Result<_, Error>>()? })
     }
 
     /// See [`AttentionKernels::write_kv`](quire_kernels::AttentionKernels::write_kv).
