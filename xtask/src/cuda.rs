@@ -20,8 +20,7 @@ pub(crate) fn check() -> Result<()> {
     process::run(
         cargo(["clippy", "--workspace", "--all-targets"]).args(FEATURE).args(["--", "-D", "warnings"]),
     )?;
-    let mut doc = cargo(["doc", "--no-deps", "-p", "quire-kernels-cuda", "--features", "cuda"]);
-    process::run(doc.env("RUSTDOCFLAGS", "-D warnings"))
+    process::run(cargo(["doc", "--workspace", "--no-deps"]).args(FEATURE).env("RUSTDOCFLAGS", "-D warnings"))
 }
 
 /// Compiles the kernels, runs the tests that need no GPU, and starts the program. `model` is any model file.

@@ -12,6 +12,9 @@ pub(crate) struct Options {
     /// Also what takes long: the second model, the Hugging Face folders, many more random cases
     #[arg(long)]
     full: bool,
+    /// Only what the feature `cuda` adds
+    #[arg(long, conflicts_with = "full")]
+    only_cuda: bool,
 }
 
 /// Formatting, lints and documentation, warnings denied.
@@ -25,6 +28,10 @@ pub(crate) fn check() -> Result<()> {
 /// `check`, then every test of the workspace and the strangers' crates under `examples`, then what the feature
 /// `cuda` adds.
 pub(crate) fn run(options: &Options) -> Result<()> {
+    if options.only_cuda {
+        cuda::check()?;
+        return cuda::test(&fetch::SMOLLM2.fetch()?);
+    }
     check()?;
     let smollm2 = fetch::SMOLLM2.fetch()?;
     let mut tests = cargo(["test", "--workspace", "--no-fail-fast"]);
