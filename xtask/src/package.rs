@@ -17,28 +17,45 @@ pub(crate) struct Options {
     /// What the GPU there can run: the images lie in each test program, so all of them would be large
     #[arg(long, value_delimiter = ',', default_value = "sm_90a")]
     arch: Vec<String>,
+    /// Only the backend's own tests, without those of whole models
+    #[arg(long)]
+    backend_only: bool,
 }
 
 /// What the folder may hold at most.
 const MAX_BYTES: u64 = 60_000_000;
 const RUN: &str = include_str!("package/run.sh");
 
-/// Tests of other packages than the backend's own that need a GPU have names that begin so.
-const GPU_TEST: &str = "cuda";
+/// The programs with tests that need a GPU: the package's folder, the target (any, where empty), and what the names
+/// of the tests begin with or hold.
+const GPU_TESTS: [(&str, &str, &str); 3] =
+    [("kernels-cuda", "", ""), ("server", "golden", "cuda::"), ("server", "batching", "on_a_gpu")];
+
+/// A program of the folder.
+struct Entry {
+    name: String,
+    path: PathBuf,
+    filter: &'static str,
+}
 
 pub(crate) fn run(options: &Options) -> Result<()> {
     kernels::run(&kernels::Options::for_targets(&options.arch))?;
     let images = root().join("target/gpu-tests-kernels");
     kernels::copy_images(&options.arch, &images)?;
-    let programs = artifacts::programs(build_command().env("QUIRE_CUDA_KERNELS", images))?;
-    let programs: Vec<Program> = programs.into_iter().filter(needs_gpu).collect();
+    let mut build = cargo(["test", "--release", "--no-run", "-p", "quire-kernels-cuda"]);
+    build.env("QUIRE_CUDA_KERNELS", images);
+    match options.backend_only {
+        true => build.args(["--features", "cuda"]),
+        false => build.args(["-p", "quire-llm", "--features", "quire-llm/cuda"]),
+    };
+    let entries: Vec<Entry> = artifacts::programs(&mut build)?.iter().filter_map(entry).collect();
     let out = options.out.clone().unwrap_or_else(|| root().join("target/gpu-tests"));
-    write(&out, &programs, &about(&options.arch))?;
+    write(&out, &entries, &about(&options.arch))?;
     let bytes = folder_bytes(&out)?;
     println!(
-        "{}: {} test programs, {:.1} MB; run it with `sh run.sh`",
+        "{}: {} programs, {:.1} MB; run it with `sh run.sh`",
         out.display(),
-        programs.len(),
+        entries.len(),
         bytes as f64 / 1e6
     );
     if bytes > MAX_BYTES {
@@ -47,22 +64,14 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     Ok(())
 }
 
-/// The server is built only where it has such tests: that takes minutes.
-fn build_command() -> Command {
-    let mut command = cargo(["test", "--release", "--no-run", "-p", "quire-kernels-cuda"]);
-    let server_tests = fs::read_dir(root().join("server/tests")).into_iter().flatten().flatten();
-    let names = server_tests.filter_map(|entry| entry.file_name().into_string().ok());
-    if names.into_iter().any(|name| name.starts_with(GPU_TEST)) {
-        command.args(["-p", "quire-llm", "--features", "quire-llm/cuda"])
-    } else {
-        command.args(["--features", "cuda"])
+fn entry(program: &Program) -> Option<Entry> {
+    let is_meant = |(folder, target, _): &&(&str, &str, &str)| {
+        program.folder == *folder && (target.is_empty() || program.name == *target)
     };
-    command
-}
-
-fn needs_gpu(program: &Program) -> bool {
-    let is_named = program.folder == "kernels-cuda" || program.name.starts_with(GPU_TEST);
-    program.is_test && program.kind == "test" && is_named
+    let (_, _, filter) = GPU_TESTS.iter().find(is_meant)?;
+    let target = if program.kind == "lib" { "unit" } else { &program.name };
+    let name = format!("{}-{target}", program.folder);
+    program.is_test.then(|| Entry { name, path: program.path.clone(), filter })
 }
 
 fn about(arch: &[String]) -> String {
@@ -77,17 +86,26 @@ fn git(args: &[&str]) -> Command {
     command
 }
 
-/// `run.sh`, `about.txt` and a stripped copy of each program under `tests`.
-fn write(out: &Path, programs: &[Program], about: &str) -> Result<()> {
+/// `run.sh`, `about.txt`, the reference files, `programs.txt` (a name and a filter of tests a line), and a stripped
+/// copy of each program under `tests`.
+fn write(out: &Path, entries: &[Entry], about: &str) -> Result<()> {
     remake(out)?;
     let tests = out.join("tests");
     fs::create_dir(&tests).map_err(Error::io(&tests))?;
-    for program in programs {
-        let name = format!("{}-{}", program.folder, program.name);
-        process::run(Command::new("strip").arg("-o").arg(tests.join(name)).arg(&program.path))?;
+    for entry in entries {
+        process::run(Command::new("strip").arg("-o").arg(tests.join(&entry.name)).arg(&entry.path))?;
     }
-    for (name, text) in [("run.sh", RUN), ("about.txt", about)] {
+    let programs: String = entries.iter().map(|entry| format!("{} {}\n", entry.name, entry.filter)).collect();
+    for (name, text) in [("run.sh", RUN), ("about.txt", about), ("programs.txt", &programs)] {
         fs::write(out.join(name), text).map_err(Error::io(out))?;
+    }
+    copy_folder(&root().join("tests/golden"), &out.join("golden"))
+}
+
+fn copy_folder(from: &Path, to: &Path) -> Result<()> {
+    fs::create_dir(to).map_err(Error::io(to))?;
+    for entry in fs::read_dir(from).map_err(Error::io(from))?.flatten() {
+        fs::copy(entry.path(), to.join(entry.file_name())).map_err(Error::io(entry.path()))?;
     }
     Ok(())
 }
@@ -129,6 +147,8 @@ mod tests {
             let mut install = Command::new("install");
             assert!(install.args(["-m", "755"]).arg(&script).arg(place).status().unwrap().success());
         }
+        let programs: String = tests.iter().map(|(name, _)| format!("{name} cuda::\n")).collect();
+        fs::write(folder.path().join("programs.txt"), programs).unwrap();
         folder
     }
 
@@ -136,11 +156,11 @@ mod tests {
     fn run_package(folder: &Path, args: &[&str]) -> (Option<i32>, String) {
         let mut command = Command::new("sh");
         command.arg(folder.join("run.sh")).args(args).current_dir("/").env_remove("QUIRE_TEST_CUDA");
-        let output = command.env("QUIRE_TEST_SECONDS", "2").output().unwrap();
+        let output = command.env("QUIRE_TEST_SECONDS", "3").output().unwrap();
         (output.status.code(), String::from_utf8(output.stdout).unwrap())
     }
 
-    const PASSES: &str = "echo \"demanded: $QUIRE_TEST_CUDA\"\n\
+    const PASSES: &str = "echo \"demanded: $QUIRE_TEST_CUDA $*\"\n\
         echo 'test result: ok. 3 passed; 0 failed; 1 ignored; 0 measured; 0 filtered out; finished in 0.10s'";
     const FAILS: &str = "echo 'test a ... ok'\necho 'test rows::are_equal ... FAILED'\n\
         echo 'test result: FAILED. 1 passed; 1 failed; 0 ignored; 0 measured; 0 filtered out'; exit 101";
@@ -152,7 +172,7 @@ mod tests {
         assert_eq!(code, Some(0), "{text}");
         assert!(text.contains("commit abc") && text.contains("6 passed, 0 failed, 2 ignored"), "{text}");
         let log = fs::read_to_string(folder.path().join("logs/kernels-cuda-a.log")).unwrap();
-        assert!(log.contains("demanded: 1"), "{log}");
+        assert!(log.contains("demanded: 1 cuda:: --test-threads=1 --nocapture"), "{log}");
     }
 
     #[test]
@@ -167,7 +187,7 @@ mod tests {
         let (code, text) = run_package(folder.path(), &[]);
         assert_eq!(code, Some(1), "{text}");
         for expected in
-            ["rows::are_equal", "ended with 139", "no end after 2 s", "no result", "4 passed, 1 failed"]
+            ["rows::are_equal", "ended with 139", "no end after 3 s", "no test ran", "4 passed, 1 failed"]
         {
             assert!(text.contains(expected), "{expected}: {text}");
         }
@@ -179,9 +199,24 @@ mod tests {
             package(&[("kernels-cuda-norm", "echo \"got $*\"; exit 1"), ("kernels-cuda-rope", PASSES)]);
         assert_eq!(run_package(folder.path(), &["rope"]).0, Some(0));
         let (code, text) = run_package(folder.path(), &["norm", "--exact", "x"]);
-        assert!(code == Some(1) && text.contains("got --test-threads=1 --nocapture --exact x"), "{text}");
+        assert!(code == Some(1) && text.contains("got --exact x --test-threads=1 --nocapture"), "{text}");
         let (code, text) = run_package(folder.path(), &["nothing"]);
         assert!(code == Some(2) && text.contains("no test program"), "{text}");
+    }
+
+    #[test]
+    fn the_programs_are_those_with_tests_on_a_gpu() {
+        let name = |folder: &str, name: &str, kind: &str, is_test| {
+            let (folder, name, kind) = (folder.to_owned(), name.to_owned(), kind.to_owned());
+            entry(&Program { folder, name, kind, is_test, path: "p".into() })
+                .map(|entry| (entry.name, entry.filter))
+        };
+        let some = |name: &str, filter| Some((name.to_owned(), filter));
+        assert_eq!(name("kernels-cuda", "quire_kernels_cuda", "lib", true), some("kernels-cuda-unit", ""));
+        assert_eq!(name("kernels-cuda", "lost", "test", true), some("kernels-cuda-lost", ""));
+        assert_eq!(name("server", "golden", "test", true), some("server-golden", "cuda::"));
+        assert_eq!(name("server", "cli", "test", true), None);
+        assert_eq!(name("server", "quire", "bin", false), None);
     }
 
     #[test]

@@ -1,10 +1,12 @@
 #!/bin/sh
 # Runs the GPU tests of Quire. Needs a driver and the CUDA libraries, nothing else.
 #
-#   sh run.sh [PART [ARGUMENT...]]    programs whose name holds PART; the arguments go to them
+#   sh run.sh [PART [ARGUMENT...]]    programs whose name holds PART; the arguments go to them, in place of the
+#                                     choice of tests that need a GPU
 #
 # QUIRE_TEST_SECONDS   how long one program may take (900)
 # QUIRE_TEST_LOGS      where the logs go (logs, beside this file)
+# QUIRE_TEST_SMOLLM2, QUIRE_TEST_QWEN_CODER   models, for the tests that compare with references
 # QUIRE_CUDA_LIBRARIES folders of CUDA libraries, where the loader does not find them itself
 #
 # Ends with 0 where all passed, 1 where something failed, 2 where there is nothing to run.
@@ -17,6 +19,7 @@ mkdir -p "$logs" 2>/dev/null && [ -w "$logs" ] || logs=$(mktemp -d) || exit 2
 
 # Without a GPU the tests fail instead of being left out.
 export QUIRE_TEST_CUDA=1
+export QUIRE_TEST_GOLDEN="$here/golden"
 for folder in /usr/local/cuda/lib64 /usr/local/cuda/lib; do
     [ -d "$folder" ] && LD_LIBRARY_PATH=${LD_LIBRARY_PATH:+$LD_LIBRARY_PATH:}$folder
 done
@@ -34,17 +37,21 @@ count() {
     sed -n "s/^test result:.* \([0-9][0-9]*\) $1;.*/\1/p" "$2" | tail -n 1
 }
 
-passed=0 failed=0 ignored=0 programs=0 broken=0
+passed=0 failed=0 ignored=0 programs=0 broken=0 chosen=
 printf '%-40s %7s %7s %8s %8s  %s\n' program passed failed ignored seconds ended
-for program in "$here"/tests/*"$part"*; do
-    [ -f "$program" ] || continue
-    name=$(basename "$program")
+while read -r name filter; do
+    case $name in *"$part"*) ;; *) continue ;; esac
+    program=$here/tests/$name
     log=$logs/$name.log
-    programs=$((programs + 1))
+    programs=$((programs + 1)) chosen="$chosen $name"
     [ -x "$program" ] || chmod +x "$program"
     started=$(date +%s)
     # One test at a time: they share the GPU's memory.
-    (cd "$here" && limited "$program" --test-threads=1 --nocapture "$@") >"$log" 2>&1
+    (
+        cd "$here" || exit 2
+        [ $# -gt 0 ] || set -- $filter
+        limited "$program" "$@" --test-threads=1 --nocapture
+    ) >"$log" 2>&1 </dev/null
     code=$?
     taken=$(($(date +%s) - started))
     p=$(count passed "$log") f=$(count failed "$log") i=$(count ignored "$log")
@@ -53,25 +60,25 @@ for program in "$here"/tests/*"$part"*; do
         ended="no end after $seconds s"
     elif [ "$code" -ne 0 ]; then
         ended="ended with $code"
-    elif [ -z "$p" ]; then
-        ended="no result"
+    elif [ $((${p:-0} + ${i:-0})) -eq 0 ]; then
+        ended="no test ran"
     fi
     [ "$ended" = ok ] || broken=$((broken + 1))
     printf '%-40s %7s %7s %8s %8s  %s\n' "$name" "${p:--}" "${f:--}" "${i:--}" "$taken" "$ended"
     passed=$((passed + ${p:-0})) failed=$((failed + ${f:-0})) ignored=$((ignored + ${i:-0}))
-done
+done <"$here/programs.txt"
 
 if [ "$programs" -eq 0 ]; then
     echo "no test program has a name with \`$part\`; there are:"
-    ls "$here/tests"
+    cut -d ' ' -f 1 "$here/programs.txt"
     exit 2
 fi
 echo "$programs programs: $passed passed, $failed failed, $ignored ignored, $broken programs not ok; logs in $logs"
 [ "$broken" -eq 0 ] && exit 0
-for program in "$here"/tests/*"$part"*; do
-    log=$logs/$(basename "$program").log
-    grep -q '^test result: ok' "$log" 2>/dev/null && continue
-    echo "--- $(basename "$program")"
+for name in $chosen; do
+    log=$logs/$name.log
+    grep -q '^test result: ok' "$log" && continue
+    echo "--- $name"
     # With the output of tests between, a test's name and its end may be on different lines: libtest lists the
     # failures once more at its end.
     grep -E '\.\.\. FAILED$|^    [A-Za-z0-9_:]+$|panicked at' "$log" | sort -u
