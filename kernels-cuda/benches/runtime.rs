@@ -6,7 +6,7 @@ use std::hint::black_box;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use quire_kernels::{DType, Device, Kernels, Result, Tensor};
+use quire_kernels::{DType, Device, Kernels, Result, StepCtx, Tensor};
 use quire_kernels_cuda::{CudaConfig, kernels};
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -23,6 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     small_writes(&kernels)?;
     reads(&kernels)?;
     row_copies(&kernels)?;
+    launches(&kernels)?;
     Ok(())
 }
 
@@ -133,5 +134,24 @@ fn row_copies(kernels: &Kernels) -> Result<()> {
             moved / time.as_secs_f64() / 1e9
         );
     }
+    Ok(())
+}
+
+/// Small kernels, one by one and recorded.
+fn launches(kernels: &Kernels) -> Result<()> {
+    let mut ctx = kernels.step_ctx(1 << 20)?;
+    let dtype = kernels.device().info().activation_dtype;
+    let x = kernels.upload(dtype, &[1, 64], &[0u16; 64])?;
+    let sum = kernels.upload(dtype, &[1, 64], &[0u16; 64])?;
+    let hundred = |ctx: &mut StepCtx| (0..100).try_for_each(|_| kernels.norm().add(ctx, &x, &sum));
+    let graph = ctx.capture(hundred)?.expect("a CUDA device has graphs");
+    let time = median(21, || ctx.step(hundred))?;
+    ctx.synchronize()?;
+    println!("launch a kernel: {:?}", time / 100);
+    let time = median(21, || ctx.launch(graph.as_ref()))?;
+    ctx.synchronize()?;
+    println!("launch a graph: {time:?}");
+    let time = median(21, || ctx.launch(graph.as_ref()).and_then(|()| ctx.synchronize()))?;
+    println!("run a graph of 100 small kernels: {time:?}; it takes {} bytes", graph.num_bytes());
     Ok(())
 }

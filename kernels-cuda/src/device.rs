@@ -151,3 +151,26 @@ impl fmt::Debug for CudaDevice {
         f.write_str(self.context.name())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_machine_without_a_driver_is_told_what_was_tried_and_what_works() {
+        let error = match CudaDevice::open(CudaConfig::default()) {
+            Err(error @ Error::NoLibrary { .. }) => error.to_string(),
+            // There is a driver; what it says is the business of the tests on a GPU.
+            _ => return,
+        };
+        for part in ["the NVIDIA driver", "libcuda.so.1", "QUIRE_CUDA_LIBRARIES", "--device cpu"] {
+            assert!(error.contains(part), "{part} in: {error}");
+        }
+    }
+
+    #[test]
+    fn a_dtype_without_kernels_is_refused_before_anything_is_opened() {
+        let error = CudaDevice::open(CudaConfig { activation_dtype: DType::F32, ..CudaConfig::default() });
+        assert!(matches!(error, Err(Error::ActivationDType(DType::F32))));
+    }
+}

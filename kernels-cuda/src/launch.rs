@@ -71,8 +71,6 @@ pub(crate) unsafe fn enqueue<P: Copy>(stream: CUstream, kernel: &Kernel, grid: G
 
 #[cfg(test)]
 mod tests {
-    use std::time::Instant;
-
     use quire_kernels::{DType, Device, StepCtx, Tensor};
 
     use super::*;
@@ -151,33 +149,5 @@ mod tests {
         let kernel = device.kernel("copy", "copy_rows").unwrap();
         kernel.allow_shared_bytes(device.max_shared_bytes()).unwrap();
         assert!(kernel.allow_shared_bytes(device.max_shared_bytes() + 1).is_err());
-    }
-
-    #[test]
-    fn what_calls_cost_the_host() {
-        let Some(device) = gpu() else { return };
-        let (rows, pairs) = (bytes(&device, &[8, 48]), bytes(&device, &[1, 8]));
-        let kernel = device.kernel("copy", "copy_rows").unwrap();
-        let mut ctx = StepCtx::new(device.as_ref(), 1 << 20).unwrap();
-        let mut time = |what: &str, call: &mut dyn FnMut(&mut StepCtx)| {
-            for _ in 0..100 {
-                call(&mut ctx);
-            }
-            ctx.synchronize().unwrap();
-            let start = Instant::now();
-            for _ in 0..1000 {
-                call(&mut ctx);
-            }
-            let enqueued = start.elapsed() / 1000;
-            ctx.synchronize().unwrap();
-            println!("{what}: {enqueued:?} enqueued, {:?} done", start.elapsed() / 1000);
-        };
-        time("make the context current", &mut |_| device.set_current().unwrap());
-        time("launch", &mut |ctx| copy(ctx, &kernel, &rows, &pairs).unwrap());
-        let many = |ctx: &mut StepCtx| (0..100).try_for_each(|_| copy(ctx, &kernel, &rows, &pairs));
-        let mut recorder = StepCtx::new(device.as_ref(), 1 << 20).unwrap();
-        let graph = recorder.capture(many).unwrap().unwrap();
-        time("launch a graph of 100 kernels", &mut |ctx| ctx.launch(graph.as_ref()).unwrap());
-        println!("the graph takes {} bytes", graph.num_bytes());
     }
 }
