@@ -4,8 +4,8 @@
 //   add up in no fixed order. grid = ceil(n / 256)
 // penalize: logits: [rows, vocab_size] f32; slots: [rows] i32, -1 is padding; counts: [slots, vocab_size] i32. Only the
 //   logits of tokens that have a count are read. grid = (ceil(vocab_size / 2048), rows)
-// count: counts[slots[i], tokens[i]] += 1; -1 in either skips. grid = ceil(n / 256)
-// scatter: dst[dst_idx[i]] = src[src_idx[i]]; -1 in either skips. grid = ceil(n / 256)
+// count: counts[slots[i], tokens[i]] += 1; -1 in either skips, as does what is no token. grid = ceil(n / 256)
+// scatter: dst[dst_idx[i]] = max(src[src_idx[i]], 0); -1 in either index skips. grid = ceil(n / 256)
 
 #include "common.cuh"
 
@@ -110,5 +110,5 @@ extern "C" __global__ void __launch_bounds__(256) scatter(const __grid_constant_
     if (i >= p.num_indices) return;
     const int from = reinterpret_cast<const int*>(p.src_idx)[i], to = reinterpret_cast<const int*>(p.dst_idx)[i];
     if (from < 0 || to < 0) return;
-    reinterpret_cast<int*>(p.dst)[to] = reinterpret_cast<const int*>(p.src)[from];
+    reinterpret_cast<int*>(p.dst)[to] = max(reinterpret_cast<const int*>(p.src)[from], 0);
 }

@@ -9,16 +9,22 @@ use crate::Isa;
 pub(super) fn of_row(isa: Isa, logits: &[f32], token_ids: &mut [i32], logprobs: &mut [f32]) -> usize {
     let summary = Summary::of(isa, logits);
     let row = Row { isa, logits, weights: Weights::new(summary.max(), 1.0) };
-    let (chosen, best) = token_ids.split_first_mut().expect("the chosen token comes first");
-    best_tokens(&row, &summary, best);
-    let chosen = usize::try_from(*chosen).expect("a chosen token is in the vocabulary");
+    best_tokens(&row, &summary, &mut token_ids[1..]);
     let total = log_total(&row);
     for (logprob, token) in logprobs.iter_mut().zip(&*token_ids) {
-        let logit = number(logits[*token as usize]);
-        let below = if logit == summary.max() { 0.0 } else { f64::from(logit) - f64::from(summary.max()) };
-        *logprob = (below - total) as f32;
+        let logit = usize::try_from(*token).map_or(f32::NEG_INFINITY, |token| number(logits[token]));
+        *logprob = match logit {
+            f32::NEG_INFINITY => logit,
+            _ if logit == summary.max() => -total as f32,
+            _ => (f64::from(logit) - f64::from(summary.max()) - total) as f32,
+        };
     }
-    row.count_from(number(logits[chosen])).max(1)
+    usize::try_from(token_ids[0]).map_or(0, |chosen| rank(&row, number(logits[chosen])))
+}
+
+/// How many tokens have a logit at least this one.
+fn rank(row: &Row<'_>, logit: f32) -> usize {
+    if logit == f32::NEG_INFINITY { row.logits.len() } else { row.count_from(logit).max(1) }
 }
 
 /// The logarithm of the sum of all weights, of which the largest one is 1.
@@ -85,7 +91,7 @@ mod tests {
     fn rows_without_numbers_do_no_harm() {
         for (logits, logprob) in [
             ([f32::NAN, 1.0, f32::NEG_INFINITY], f32::NEG_INFINITY),
-            ([f32::NAN; 3], 0.0),
+            ([f32::NAN; 3], f32::NEG_INFINITY),
             ([1.0, f32::INFINITY, f32::NAN], f32::NEG_INFINITY),
         ] {
             let (mut token_ids, mut logprobs) = ([0, 0, 0, 0], [f32::NAN; 4]);

@@ -9,7 +9,7 @@
 //! logprobs   of chosen and best tokens                       logprobs.rs
 //! ```
 //!
-//! A NaN counts as minus infinity: it is never sampled, unless a row holds nothing better; then token 0 is.
+//! A NaN counts as minus infinity: it is never sampled. A row that holds nothing better has no token.
 
 mod cut;
 mod draw;
@@ -138,7 +138,7 @@ impl SamplingKernels for CpuSampling {
         let (slots, tokens, mut counts) = (slots.slice::<i32>(), tokens.slice::<i32>(), counts.rows::<i32>());
         for (slot, token) in slots.iter().zip(tokens) {
             let Ok(slot) = usize::try_from(*slot) else { continue };
-            let token = usize::try_from(*token).expect("a counted token is in the vocabulary");
+            let Ok(token) = usize::try_from(*token) else { continue };
             counts.row_mut(slot)[token] += 1;
         }
         Ok(())
@@ -182,7 +182,7 @@ impl SamplingKernels for CpuSampling {
         let ([src, src_idx, dst_idx], dst) = (inputs.map(|x| x.slice::<i32>()), dst.slice::<i32>());
         for (from, to) in src_idx.iter().zip(dst_idx) {
             if let (Ok(from), Ok(to)) = (usize::try_from(*from), usize::try_from(*to)) {
-                dst[to] = src[from];
+                dst[to] = src[from].max(0);
             }
         }
         Ok(())

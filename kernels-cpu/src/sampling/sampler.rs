@@ -1,6 +1,7 @@
 //! From the logits of a row to its token.
 
 use parking_lot::Mutex;
+use quire_kernels::NO_TOKEN;
 use quire_kernels::random::DrawKey;
 
 use super::cut::{Cut, Goal, Row, Weights};
@@ -46,9 +47,10 @@ pub(super) fn sample_rows(
     out: &RowsMut<'_, i32>,
 ) {
     let sample_into = |row: usize, threads: Option<&Pool>| {
-        let token = parameters(row).map_or(0, |p| Sampler::new(isa, logits.row(row), p).sample(threads));
+        let sampled = |p| Sampler::new(isa, logits.row(row), p).sample(threads);
+        let token = parameters(row).map_or(0, |p| sampled(p).map_or(NO_TOKEN, |token| token as i32));
         // SAFETY: each row is visited once.
-        unsafe { out.slice_mut(0, row..row + 1)[0] = token as i32 };
+        unsafe { out.slice_mut(0, row..row + 1)[0] = token };
     };
     let num_rows = out.columns();
     if num_rows < pool.threads() {
@@ -72,14 +74,16 @@ impl<'a> Sampler<'a> {
         Self { row: Row { isa, logits, weights }, parameters, summary }
     }
 
-    /// The token; with the help of threads where a draw is worth it.
-    pub(super) fn sample(&self, threads: Option<&Pool>) -> usize {
+    /// The token, none where nothing is above minus infinity; with the help of threads where a draw is worth it.
+    pub(super) fn sample(&self, threads: Option<&Pool>) -> Option<usize> {
+        if self.summary.max() == f32::NEG_INFINITY {
+            return None;
+        }
         let logits = self.row.logits;
         let best = self.summary.argmax(logits);
         let temperature = self.parameters.temperature;
-        let is_random = temperature > 0.0 && self.summary.max() > f32::NEG_INFINITY;
-        if !is_random {
-            return best;
+        if temperature.is_nan() || temperature <= 0.0 {
+            return Some(best);
         }
         let (Row { isa, weights, .. }, cut) = (self.row, self.cut());
         let draw = Draw { isa, logits, weights, temperature, cut, key: self.parameters.key };
@@ -88,7 +92,7 @@ impl<'a> Sampler<'a> {
             Some(pool) if cut == Cut::NONE => draw_shared(pool, &draw, best),
             _ => draw.among(0..logits.len(), best),
         };
-        drawn.token as usize
+        Some(drawn.token as usize)
     }
 
     /// What min-p, top-k and top-p keep.

@@ -5,7 +5,7 @@ use super::bench::{Bench, Placement, widen};
 use super::report::At;
 use super::sampling::{PLAIN, Row, write_state};
 use crate::math::sampling::{self as oracle, Penalties};
-use crate::{DType, IN_PROMPT, LogprobsOut, Result, SamplingRows, SamplingState, Tensor};
+use crate::{DType, IN_PROMPT, LogprobsOut, NO_TOKEN, Result, SamplingRows, SamplingState, Tensor};
 
 pub(super) fn check(bench: &mut Bench<'_>) -> Result<()> {
     check_penalties(bench)?;
@@ -83,8 +83,8 @@ fn check_count(bench: &mut Bench<'_>) -> Result<()> {
     let mut expected = vec![0; num_slots * vocab];
     expected[2 * vocab + 5] = IN_PROMPT;
     bench.ctx.write(&state.counts, &expected)?;
-    let slots = bench.i32s(&[3], &[2, -1, 0])?;
-    let tokens = bench.i32s(&[3], &[5, 1, 3])?;
+    let slots = bench.i32s(&[4], &[2, -1, 0, 1])?;
+    let tokens = bench.i32s(&[4], &[5, 1, 3, NO_TOKEN])?;
     let sampling = bench.kernels.sampling();
     for _ in 0..2 {
         bench.ctx.step(|ctx| sampling.count(ctx, &state, &slots, &tokens))?;
@@ -109,6 +109,13 @@ fn check_logprobs(bench: &mut Bench<'_>) -> Result<()> {
         values[2 * vocab] = if vocab > 1 { f32::NEG_INFINITY } else { 0.0 };
         let chosen: Vec<i32> = (0..4).map(|i| (i * 5 % vocab) as i32).collect();
         check_logprobs_of(bench, &values, &chosen, num_top)?;
+        check_logprobs_of(bench, &values, &[NO_TOKEN; 4], num_top)?;
+        // Rows without a number, with few, and with a better one than all others.
+        values[..3 * vocab].fill(f32::NAN);
+        values[vocab..2 * vocab].fill(f32::NEG_INFINITY);
+        values[2 * vocab + vocab / 2] = -2.0;
+        values[3 * vocab + vocab / 3] = f32::INFINITY;
+        check_logprobs_of(bench, &values, &chosen, num_top)?;
     }
     Ok(())
 }
@@ -119,12 +126,12 @@ fn check_logprobs_of(bench: &mut Bench<'_>, values: &[f32], chosen: &[i32], num_
     let (mut tokens, mut logprobs, mut ranks) = (Vec::new(), Vec::new(), Vec::new());
     for (row, &chosen) in widen(values).chunks(vocab).zip(chosen) {
         let all = oracle::log_softmax(row);
-        let shown = std::iter::once(chosen as usize).chain(oracle::ranked(row).into_iter().take(num_top));
-        for token in shown {
-            tokens.push(token as i32);
-            logprobs.push(all[token]);
+        let best = oracle::ranked(row).into_iter().take(num_top).map(|token| token as i32);
+        for token in std::iter::once(chosen).chain(best) {
+            tokens.push(token);
+            logprobs.push(usize::try_from(token).map_or(f64::NEG_INFINITY, |token| all[token]));
         }
-        ranks.push(oracle::rank(row, chosen as usize) as i32);
+        ranks.push(usize::try_from(chosen).map_or(0, |chosen| oracle::rank(row, chosen) as i32));
     }
     let logits = bench.f32s(&[n, vocab], values)?;
     let device_chosen = bench.i32s(&[n], chosen)?;
@@ -147,10 +154,10 @@ fn check_logprobs_of(bench: &mut Bench<'_>, values: &[f32], chosen: &[i32], num_
 }
 
 fn check_scatter(bench: &mut Bench<'_>) -> Result<()> {
-    let src = bench.i32s(&[4], &[10, 11, 12, 13])?;
-    let dst = bench.i32s(&[6], &[0, 1, 2, 3, 4, 5])?;
-    let src_idx = bench.i32s(&[5], &[3, -1, 0, 2, 3])?;
-    let dst_idx = bench.i32s(&[5], &[0, 1, -1, 5, 2])?;
+    let src = bench.i32s(&[5], &[10, 11, 12, 13, NO_TOKEN])?;
+    let dst = bench.i32s(&[6], &[9, 1, 2, 3, 4, 5])?;
+    let src_idx = bench.i32s(&[6], &[3, -1, 0, 2, 3, 4])?;
+    let dst_idx = bench.i32s(&[6], &[0, 1, -1, 5, 2, 4])?;
     let none = src_idx.rows(0, 0);
     let sampling = bench.kernels.sampling();
     bench.ctx.step(|ctx| {
@@ -158,6 +165,6 @@ fn check_scatter(bench: &mut Bench<'_>) -> Result<()> {
         sampling.scatter(ctx, &src, &none, &dst, &none)
     })?;
     let actual = bench.read_i32(&dst)?;
-    bench.report.equal(At { op: "scatter", case: "with skips" }, &actual, &[13, 1, 13, 3, 4, 12]);
+    bench.report.equal(At { op: "scatter", case: "with skips" }, &actual, &[13, 1, 13, 3, 0, 12]);
     Ok(())
 }

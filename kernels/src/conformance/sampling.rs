@@ -4,7 +4,7 @@ use super::bench::{Bench, Rng, widen};
 use super::report::At;
 use crate::math::sampling::{self as oracle, Filter, Penalties};
 use crate::random::DrawKey;
-use crate::{Result, SamplingRows, SamplingState};
+use crate::{NO_TOKEN, Result, SamplingRows, SamplingState};
 
 const VOCABS: [usize; 5] = [1, 7, 33, 1000, 49_152];
 
@@ -29,6 +29,7 @@ pub(super) fn check(bench: &mut Bench<'_>) -> Result<()> {
         check_filters(bench, vocab)?;
     }
     check_known_sets(bench)?;
+    check_what_is_no_number(bench)?;
     check_tiny_temperature(bench)?;
     check_distribution(bench)
 }
@@ -46,12 +47,17 @@ impl Row {
         Self { logits, filter, penalties: NO_PENALTIES, key }
     }
 
+    /// What the formula draws.
+    fn formula(&self) -> i32 {
+        self.filter.sample(&widen(&self.logits), self.key).map_or(NO_TOKEN, |token| token as i32)
+    }
+
     /// Whether `token` is what the formula draws, give or take rounding.
     fn admits(&self, token: i32) -> bool {
         let logits = widen(&self.logits);
         let Ok(token) = usize::try_from(token) else { return false };
         if self.filter.temperature == 0.0 || token >= logits.len() {
-            return token == self.filter.sample(&logits, self.key);
+            return Some(token) == self.filter.sample(&logits, self.key);
         }
         // A token at the edge of the kept set may be in it or not.
         let slack = |by: f64| {
@@ -162,8 +168,7 @@ fn check_filters(bench: &mut Bench<'_>, vocab: usize) -> Result<()> {
     let together = sample(bench, &rows)?;
     for (i, (row, &token)) in rows.iter().zip(&together).enumerate() {
         let case = format!("row {i} of vocabulary {vocab}, {:?}", row.filter);
-        let verdict =
-            if row.admits(token) { token } else { row.filter.sample(&widen(&row.logits), row.key) as i32 };
+        let verdict = if row.admits(token) { token } else { row.formula() };
         bench.report.equal(At { op: "sample", case: &case }, &[token], &[verdict]);
     }
     for i in [0, 2, 7, 13] {
@@ -191,6 +196,36 @@ fn check_known_sets(bench: &mut Bench<'_>) -> Result<()> {
         seen.sort_unstable();
         seen.dedup();
         bench.report.equal(At { op: "sample.kept", case }, &seen, expected);
+    }
+    Ok(())
+}
+
+/// A NaN is never chosen, plus infinity always, and a row without a number has no token.
+fn check_what_is_no_number(bench: &mut Bench<'_>) -> Result<()> {
+    let greedy = Filter { temperature: 0.0, ..PLAIN };
+    let all = Filter { temperature: 0.7, top_k: 5, top_p: 0.5, min_p: f64::from(0.1f32) };
+    let filters = [greedy, PLAIN, all, Filter { top_p: 0.5, ..PLAIN }, Filter { top_k: 3, ..PLAIN }];
+    for vocab in VOCABS {
+        let mut rows = Vec::new();
+        for filter in filters {
+            for (rest, best) in [
+                (f32::NAN, f32::NAN),
+                (f32::NEG_INFINITY, f32::NEG_INFINITY),
+                (f32::NAN, f32::NEG_INFINITY),
+                (f32::NAN, -3.0),
+                (f32::NEG_INFINITY, -3.0),
+                (f32::NAN, f32::INFINITY),
+                (1.0, f32::INFINITY),
+            ] {
+                let mut logits = vec![rest; vocab];
+                logits[vocab / 2] = best;
+                rows.push(Row::new(logits, filter, 11));
+            }
+        }
+        let expected: Vec<i32> = rows.iter().map(Row::formula).collect();
+        let tokens = sample(bench, &rows)?;
+        let case = format!("vocabulary of {vocab}");
+        bench.report.equal(At { op: "sample.no_number", case: &case }, &tokens, &expected);
     }
     Ok(())
 }

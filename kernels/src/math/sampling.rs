@@ -25,6 +25,7 @@ pub(crate) struct Penalties {
 impl Filter {
     /// The tokens that stay, the best first; ties by the lower id.
     pub(crate) fn kept(&self, logits: &[f64]) -> Vec<usize> {
+        let logits = &numbers(logits)[..];
         let mut order = ranked(logits);
         let best = logits[order[0]];
         let scaled = |token: usize| scaled(logits[token], best, self.temperature);
@@ -53,15 +54,17 @@ impl Filter {
         scaled(logits[token], best, self.temperature) + f64::from(gumbel(key, token as u32))
     }
 
-    /// The sampled token.
-    pub(crate) fn sample(&self, logits: &[f64], key: random::DrawKey) -> usize {
-        if self.temperature == 0.0 {
-            return ranked(logits)[0];
+    /// The sampled token; none where nothing is above minus infinity.
+    pub(crate) fn sample(&self, logits: &[f64], key: random::DrawKey) -> Option<usize> {
+        let logits = &numbers(logits)[..];
+        let best = ranked(logits)[0];
+        if logits[best] == f64::NEG_INFINITY || self.temperature == 0.0 {
+            return (logits[best] > f64::NEG_INFINITY).then_some(best);
         }
         let kept = self.kept(logits);
         let best = logits[kept[0]];
         let score = |token: usize| self.score(logits, best, key, token);
-        kept.into_iter().min_by(|&a, &b| descending(score(a), score(b)).then(a.cmp(&b))).unwrap_or(0)
+        kept.into_iter().min_by(|&a, &b| descending(score(a), score(b)).then(a.cmp(&b)))
     }
 }
 
@@ -87,15 +90,23 @@ pub(crate) fn ranked(logits: &[f64]) -> Vec<usize> {
     order
 }
 
-/// Natural log-probabilities.
+/// The logits as they count: a NaN as minus infinity.
+pub(crate) fn numbers(logits: &[f64]) -> Vec<f64> {
+    logits.iter().map(|&l| if l.is_nan() { f64::NEG_INFINITY } else { l }).collect()
+}
+
+/// Natural log-probabilities; minus infinity for what counts as that.
 pub(crate) fn log_softmax(logits: &[f64]) -> Vec<f64> {
+    let logits = numbers(logits);
     let max = logits.iter().copied().fold(f64::NEG_INFINITY, f64::max);
-    let total: f64 = logits.iter().map(|l| (l - max).exp()).sum();
-    logits.iter().map(|l| l - max - total.ln()).collect()
+    let below = |l: f64| if l == f64::NEG_INFINITY { l } else { scaled(l, max, 1.0) };
+    let total: f64 = logits.iter().map(|&l| below(l).exp()).sum();
+    logits.iter().map(|&l| if l == f64::NEG_INFINITY { l } else { below(l) - total.ln() }).collect()
 }
 
 /// How many tokens have a logit at least that of `token`.
 pub(crate) fn rank(logits: &[f64], token: usize) -> usize {
+    let logits = numbers(logits);
     logits.iter().filter(|&&l| l >= logits[token]).count()
 }
 
@@ -139,7 +150,8 @@ mod tests {
                 prop_assert!(looser.kept(&logits).len() >= kept.len());
             }
             let key = DrawKey { seed: 5, sequence: 0, position: 1 };
-            prop_assert!(kept.contains(&filter.sample(&logits, key)));
+            let token = filter.sample(&logits, key);
+            prop_assert!(token.is_some_and(|token| kept.contains(&token)));
         }
     }
 
@@ -157,6 +169,24 @@ mod tests {
         assert_eq!(Filter { top_p: 0.4, ..ALL }.kept(&logits), [0]);
         assert_eq!(Filter { top_p: 0.6, ..ALL }.kept(&logits), [0, 1]);
         assert_eq!(Filter { top_p: 1e-9, ..ALL }.kept(&logits), [0], "the best token is always in");
+    }
+
+    #[test]
+    fn what_is_no_number_is_never_sampled() {
+        let key = DrawKey { seed: 5, sequence: 0, position: 1 };
+        let mut logits = [f64::NAN, f64::NEG_INFINITY, f64::NAN, f64::NEG_INFINITY];
+        for filter in
+            [ALL, Filter { temperature: 0.0, ..ALL }, Filter { top_k: 2, top_p: 0.5, min_p: 0.1, ..ALL }]
+        {
+            assert_eq!(filter.sample(&[f64::NAN, f64::NEG_INFINITY], key), None);
+            logits[2] = -3.0;
+            assert_eq!(filter.sample(&logits, key), Some(2));
+            logits[3] = f64::INFINITY;
+            assert_eq!(filter.sample(&logits, key), Some(3));
+            logits[3] = f64::NAN;
+        }
+        assert_eq!(log_softmax(&[f64::NAN, 1.0]), [f64::NEG_INFINITY, 0.0]);
+        assert_eq!(log_softmax(&[f64::NAN; 2]), [f64::NEG_INFINITY; 2]);
     }
 
     #[test]

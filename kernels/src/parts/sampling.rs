@@ -25,6 +25,9 @@ pub struct SamplingState {
     pub counts: Tensor,
 }
 
+/// The token of a row whose logits hold nothing above minus infinity.
+pub const NO_TOKEN: i32 = -1;
+
 /// Flag in [`SamplingState::counts`] of a token that stands in the prompt.
 pub const IN_PROMPT: i32 = 1 << 30;
 
@@ -88,6 +91,9 @@ pub struct LogprobsOut<'a> {
 /// The draw is the argmax over the kept tokens of `logit / temperature + gumbel`, the noise being
 /// [`gumbel`](crate::random::gumbel) of (seed, sequence index, position, token): so it depends on nothing but
 /// the row itself. Ties take the lower id. A greedy row takes the argmax of its logits.
+///
+/// A NaN counts as minus infinity, so it is never chosen; plus infinity is the best there is. A row that holds nothing
+/// above minus infinity has no token: its token is [`NO_TOKEN`], which every operation here takes without harm.
 pub trait SamplingKernels: Part {
     /// Sets `logits[row, token] = value` (-inf to forbid) or adds to it. `edits` is `[m, 2]` I32 (row of the
     /// logits, token; -1 is padding), `values` `[m]` F32, added; -inf forbids.
@@ -105,7 +111,8 @@ pub trait SamplingKernels: Part {
     /// Those of the device.
     fn penalize(&self, ctx: &mut StepCtx, state: &SamplingState, rows: &SamplingRows<'_>) -> Result<()>;
 
-    /// Samples a token for each row into `out`, `[n]` I32 (0 for padding). The logits are undefined afterwards.
+    /// Samples a token for each row into `out`, `[n]` I32: 0 for padding, [`NO_TOKEN`] for a row without a number. The
+    /// logits are undefined afterwards.
     ///
     /// # Errors
     ///
@@ -118,14 +125,15 @@ pub trait SamplingKernels: Part {
         out: &Tensor,
     ) -> Result<()>;
 
-    /// Counts `tokens` (`[n]` I32) as output of their slots (`[n]` I32; -1 is padding).
+    /// Counts `tokens` (`[n]` I32) as output of their slots (`[n]` I32; -1 is padding). [`NO_TOKEN`] is not counted.
     ///
     /// # Errors
     ///
     /// Those of the device.
     fn count(&self, ctx: &mut StepCtx, state: &SamplingState, slots: &Tensor, tokens: &Tensor) -> Result<()>;
 
-    /// Log-probabilities of `chosen` (`[n]` I32) and of the best tokens under `logits` (`[n, vocab_size]` F32).
+    /// Log-probabilities of `chosen` (`[n]` I32) and of the best tokens under `logits` (`[n, vocab_size]` F32). What
+    /// counts as minus infinity has that as its log-probability; so has [`NO_TOKEN`], whose rank is 0.
     ///
     /// # Errors
     ///
@@ -138,8 +146,8 @@ pub trait SamplingKernels: Part {
         out: &LogprobsOut<'_>,
     ) -> Result<()>;
 
-    /// `dst[dst_idx[i]] = src[src_idx[i]]` for I32 vectors; an index of -1 skips. This is how a token sampled in
-    /// one step becomes the input of the next without the host.
+    /// `dst[dst_idx[i]] = src[src_idx[i]]` for vectors of tokens (I32); an index of -1 skips. This is how a token sampled
+    /// in one step becomes the input of the next without the host: [`NO_TOKEN`] is written as 0, which can be looked up.
     ///
     /// # Errors
     ///

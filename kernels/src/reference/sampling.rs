@@ -4,7 +4,9 @@ use super::memory::{load, load_bytes, load_i32, store, store_i32};
 use super::plain_part;
 use crate::math::sampling::{self, Filter, Penalties};
 use crate::random::DrawKey;
-use crate::{DeviceId, LogprobsOut, Result, SamplingKernels, SamplingRows, SamplingState, StepCtx, Tensor};
+use crate::{
+    DeviceId, LogprobsOut, NO_TOKEN, Result, SamplingKernels, SamplingRows, SamplingState, StepCtx, Tensor,
+};
 
 pub(super) struct Sampling(pub(super) DeviceId);
 
@@ -54,7 +56,8 @@ impl SamplingKernels for Sampling {
                 min_p: one(&state.min_p, slot),
             };
             let logits = load(&rows.logits.rows(row, row + 1));
-            tokens[row] = filter.sample(&logits, draw_key(state, slot, positions[row])) as i32;
+            let token = filter.sample(&logits, draw_key(state, slot, positions[row]));
+            tokens[row] = token.map_or(NO_TOKEN, |token| token as i32);
         }
         store_i32(out, &tokens);
         Ok(())
@@ -63,7 +66,7 @@ impl SamplingKernels for Sampling {
     fn count(&self, _: &mut StepCtx, state: &SamplingState, slots: &Tensor, tokens: &Tensor) -> Result<()> {
         let tokens = load_i32(tokens);
         for (i, slot) in live(slots) {
-            let token = tokens[i] as usize;
+            let Ok(token) = usize::try_from(tokens[i]) else { continue };
             let count = state.counts.rows(slot, slot + 1).columns(token, token + 1);
             store_i32(&count, &[load_i32(&count)[0] + 1]);
         }
@@ -83,10 +86,12 @@ impl SamplingKernels for Sampling {
             let logprobs = sampling::log_softmax(&logits);
             let best = sampling::ranked(&logits).into_iter().take(num_top);
             let tokens: Vec<i32> = std::iter::once(chosen).chain(best.map(|t| t as i32)).collect();
-            let values: Vec<f64> = tokens.iter().map(|&t| logprobs[t as usize]).collect();
+            let logprob = |&t: &i32| usize::try_from(t).map_or(f64::NEG_INFINITY, |t| logprobs[t]);
+            let values: Vec<f64> = tokens.iter().map(logprob).collect();
             store_i32(&out.token_ids.rows(row, row + 1), &tokens);
             store(&out.logprobs.rows(row, row + 1), &values);
-            store_i32(&out.ranks.rows(row, row + 1), &[sampling::rank(&logits, chosen as usize) as i32]);
+            let rank = usize::try_from(chosen).map_or(0, |chosen| sampling::rank(&logits, chosen));
+            store_i32(&out.ranks.rows(row, row + 1), &[rank as i32]);
         }
         Ok(())
     }
@@ -102,7 +107,7 @@ impl SamplingKernels for Sampling {
         let (src, mut result) = (load_i32(src), load_i32(dst));
         for (from, to) in load_i32(src_idx).into_iter().zip(load_i32(dst_idx)) {
             if let (Ok(from), Ok(to)) = (usize::try_from(from), usize::try_from(to)) {
-                result[to] = src[from];
+                result[to] = src[from].max(0);
             }
         }
         store_i32(dst, &result);
