@@ -5,6 +5,7 @@
 //   elements. out = gate / (1 + exp(-gate)) * up. 256 threads, 8 elements each;
 //   grid = ceil(rows * ceil(features / 8) / 256)
 
+// hot: silu_mul_*
 #include "common.cuh"
 
 namespace quire {

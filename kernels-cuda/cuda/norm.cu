@@ -14,6 +14,7 @@
 // gather_rows (any dtype): out[i] = x[idx[i]], rows of `row_bytes`; 256 threads, 16 bytes each;
 //   grid = (rows of out, ceil(row_bytes / 4096))
 
+// hot: rms_norm_warp_* rms_norm_block_* rms_norm_block2_* add_*
 #include "common.cuh"
 
 namespace quire {

@@ -7,6 +7,7 @@
 //   An item is 8 pairs (halves) or 4 pairs (interleaved) of one head where all is 16-byte aligned, else one pair.
 //   256 threads, grid = ceil(num_tokens * num_heads * items a head / 256)
 
+// hot: rope_*
 #include "common.cuh"
 
 namespace quire {

@@ -15,6 +15,7 @@
 // group_keys [rows, segments * 64] u32, group_sums the same f32. A slot of -1 is padding: 0. A row that holds no
 // number above -inf gives -1.
 
+// hot: sample_scan
 #include "sampling_select.cuh"
 
 namespace quire {
@@ -49,13 +50,9 @@ __device__ __forceinline__ Drawn segment_winner(const Segment& segment, float be
     Contender contender;
     float bound = -INFINITY;
 #pragma unroll
-    for (int i = 0; i < VALUES; i++) {
-        const float logit = segment.values[i], exponent = exponent_about(logit, best, rate);
-        const uint32_t bits = random_bits(key, segment.token(i));
-        if (i < 4 || may_reach(exponent, bound, bits)) {
-            contender.offer(exponent + gumbel_about(bits), logit, segment.token(i));
-        }
-        if (i % 4 == 3) bound = contender.bound();
+    for (int run = 0; run < VALUES; run += 4) {
+        contender.offer_four(segment.values + run, segment.token(run), 1, best, rate, key, bound);
+        bound = contender.bound();
     }
     const uint32_t warp_top = __reduce_max_sync(ALL_LANES, key_of(contender.score));
     if (lane == 0) maxima[warp] = warp_top;
@@ -100,25 +97,31 @@ struct MinP {
         return exponent_of(logit, best, temperature) >= log_min_p;
     }
 
-    // The lowest key that it keeps.
+    // The lowest key that it keeps: a step or two from where the formula, solved for the logit, leads.
     __device__ uint32_t lowest_key() const {
-        uint32_t low = KEY_OF_NOTHING, high = key_of(best);  // `high` is kept, `low` is not
-        while (high - low > 1) {
-            const uint32_t middle = low + (high - low) / 2;
-            if (keeps(of_key(middle))) high = middle;
-            else low = middle;
+        uint32_t kept = key_of(best), lost = KEY_OF_NOTHING;
+        uint32_t key = isinf(best) ? kept : key_of((float)((double)best + (double)temperature * log_min_p));
+        for (uint32_t step = 1; kept - lost > 1; step *= 2) {
+            if (key <= lost || key >= kept) key = lost + (kept - lost) / 2;
+            if (keeps(of_key(key))) {
+                kept = key;
+                key -= step;
+            } else {
+                lost = key;
+                key += step;
+            }
         }
-        return high;
+        return kept;
     }
 };
 
-// Tokens of a thread between two looks at the bound of a draw.
-constexpr int DRAWN_AT_ONCE = 4;
+// Candidates that one warp cuts.
+constexpr uint32_t WARP_CANDIDATES = 128;
 
 struct Picker {
     const Row& parameters;
     const LogitsRow& row;
-    const GroupsOfRow& groups;
+    GroupsOfRow& groups;
     DrawKey key;
     SelectShared& shared;
     int turn;
@@ -129,17 +132,23 @@ struct Picker {
 
     __device__ __forceinline__ u64 share(u64 mass) const { return (u64)ceil((double)parameters.top_p * (double)mass); }
 
+    // How far below the best logit tokens can matter to a top-p: all those further away have less mass together than
+    // what may be left out.
+    __device__ __forceinline__ float reach() const {
+        const float left_out = fmaxf(1.0f - parameters.top_p, 1e-9f);
+        return (__logf((float)row.vocab_size) - __logf(left_out) + 1.0f) * parameters.temperature;
+    }
+
     __device__ uint32_t pick() {
-        const uint32_t best_key = key_of(row.best);
         uint32_t low = KEY_OF_NOTHING + 1;
         if (parameters.has_min_p()) {
-            low = MinP{row.best, parameters.temperature, log((double)parameters.min_p)}.lowest_key();
+            low = MinP{row.best, parameters.temperature, log((double)fminf(parameters.min_p, 1.0f))}.lowest_key();
         }
         const uint32_t lowest = low;
         u64 mass = 0;
         if (parameters.has_top_k(row.vocab_size)) {
             const auto one = [](uint32_t) { return 1u; };
-            low = max(low, bound_by_groups(groups, best_key, parameters.top_k, one, shared, turn));
+            low = max(low, bound_by_groups(groups, parameters.top_k, one, shared, turn));
         }
         if (parameters.has_only_top_p(row.vocab_size)) {
             mass = mass_of_row(groups, row, shared, turn);
@@ -147,7 +156,7 @@ struct Picker {
             const float unit = (float)(1u << (__clz(groups.num_groups) - 1));
             const auto weigh = [&](uint32_t key) { return (uint32_t)(weight(of_key(key), row.best, row.rate) * unit); };
             const double target = (double)share(mass) / (double)FIXED_ONE * (double)unit * 1.00001 + 1.0;
-            low = bound_by_groups(groups, best_key, (uint32_t)fmin(target, 4294967295.0), weigh, shared, turn);
+            low = bound_by_groups(groups, (uint32_t)fmin(target, 3e9), weigh, shared, turn);
         }
         if (gather(groups, row, low, shared)) return pick_among_candidates(mass);
         __syncthreads();
@@ -155,40 +164,73 @@ struct Picker {
     }
 
     // The candidates hold all that min-p and top-k keep, or enough for top-p.
-    __device__ uint32_t pick_among_candidates(u64 mass) {
+    __device__ __forceinline__ uint32_t pick_among_candidates(u64 mass) {
         sort_candidates(shared);
         const u64* candidates = shared.candidates;
-        uint32_t kept = shared.num_candidates;
-        if (parameters.has_top_k(row.vocab_size) && (uint32_t)parameters.top_k < kept) {
-            // The lowest that stays, and its ties.
-            const uint32_t last = key_in(candidates[parameters.top_k - 1]);
-            uint32_t count = 0;
-            for (uint32_t i = threadIdx.x; i < kept; i += PICK_THREADS) count += key_in(candidates[i]) >= last;
-            kept = block_total(count, shared, turn);
-        }
-        if (parameters.has_top_p()) kept = cut_candidates(kept, mass);
+        const uint32_t kept = shared.num_candidates <= WARP_CANDIDATES ? cut_by_warp(mass) : cut_by_block(mass);
         Drawn drawn{0, NO_TOKEN};
+        if (kept <= 32 && threadIdx.x >= 32) return NO_TOKEN;
         for (uint32_t i = threadIdx.x; i < kept; i += PICK_THREADS) {
             const Drawn other = score(key_in(candidates[i]), token_in(candidates[i]));
             drawn.take(other.score, other.token);
         }
-        return block_best<PICK_WARPS>(drawn, shared.drawn).token;
+        return kept <= 32 ? warp_best(drawn).token : block_best<PICK_WARPS>(drawn, shared.drawn).token;
     }
 
-    // How many of the first `kept` candidates a top-p keeps; `mass` is that of the row, 0: that of these.
-    __device__ uint32_t cut_candidates(uint32_t kept, u64 mass) {
-        const uint32_t each = (kept + PICK_THREADS - 1) / PICK_THREADS;
-        const uint32_t start = min(threadIdx.x * each, kept), end = min(start + each, kept);
-        u64 sum = 0;
-        for (uint32_t i = start; i < end; i++) sum += row.mass(of_key(key_in(shared.candidates[i])));
-        if (threadIdx.x == 0) shared.found = kept;
+    // How many of the sorted candidates stay. `mass` is what a top-p is measured against; 0: what top-k keeps.
+    __device__ __forceinline__ uint32_t cut_by_block(u64 mass) {
+        uint32_t kept = shared.num_candidates;
+        if (parameters.has_top_k(row.vocab_size) && (uint32_t)parameters.top_k < kept) {
+            // The lowest that stays, and its ties.
+            const uint32_t last = key_in(shared.candidates[parameters.top_k - 1]);
+            uint32_t count = 0;
+            for (uint32_t i = threadIdx.x; i < kept; i += PICK_THREADS) count += key_in(shared.candidates[i]) >= last;
+            kept = block_total(count, shared, turn);
+        }
+        if (!parameters.has_top_p()) return kept;
+        const u64 sum = mass_of_share(row, shared, kept);
         if (mass == 0) mass = block_total(sum, shared, turn);
-        const u64 wanted = max(share(mass), 1ull);
-        u64 before = block_before(sum, shared, turn);
-        if (before < wanted && before + sum >= wanted) {
-            uint32_t i = start;
-            for (; before < wanted; i++) before += row.mass(of_key(key_in(shared.candidates[i])));
-            shared.found = i;
+        return candidates_that_reach(row, kept, sum, max(share(mass), 1ull), shared, turn);
+    }
+
+    // The same for few candidates: one warp, and one barrier to tell the others.
+    __device__ __forceinline__ uint32_t cut_by_warp(u64 mass) {
+        const uint32_t lane = threadIdx.x & 31, count = shared.num_candidates;
+        if (threadIdx.x < 32) {
+            constexpr int EACH = WARP_CANDIDATES / 32;
+            uint32_t kept = count, keys[EACH];
+#pragma unroll
+            for (int i = 0; i < EACH; i++) {
+                const uint32_t at = lane * EACH + i;
+                keys[i] = at < count ? key_in(shared.candidates[at]) : 0;
+            }
+            if (parameters.has_top_k(row.vocab_size) && (uint32_t)parameters.top_k < count) {
+                const uint32_t last = key_in(shared.candidates[parameters.top_k - 1]);
+                uint32_t mine = 0;
+#pragma unroll
+                for (int i = 0; i < EACH; i++) mine += keys[i] >= last;
+                kept = __reduce_add_sync(ALL_LANES, mine);
+            }
+            if (parameters.has_top_p()) {
+                u64 sum = 0;
+                uint32_t masses[EACH];
+#pragma unroll
+                for (int i = 0; i < EACH; i++) {
+                    masses[i] = lane * EACH + i < kept ? row.mass(of_key(keys[i])) : 0;
+                    sum += masses[i];
+                }
+                if (mass == 0) mass = warp_total(sum);
+                const u64 wanted = max(share(mass), 1ull);
+                u64 before = warp_up_to(sum) - sum;
+                uint32_t reached = kept;
+#pragma unroll
+                for (int i = 0; i < EACH; i++) {
+                    if (before < wanted && before + masses[i] >= wanted) reached = lane * EACH + i + 1;
+                    before += masses[i];
+                }
+                kept = __reduce_min_sync(ALL_LANES, reached);
+            }
+            if (lane == 0) shared.found = kept;
         }
         __syncthreads();
         return shared.found;
@@ -202,7 +244,11 @@ struct Picker {
         }
         if (parameters.has_top_p()) {
             if (mass == 0) mass = mass_from(row, cut.key, shared, turn);
-            cut = cut_by_histogram<true>(row, cut.key, max(share(mass), 1ull), true, shared, turn);
+            const u64 target = max(share(mass), 1ull);
+            if (!cut_by_bins(row, cut.key, reach(), target, shared, turn, cut)) {
+                __syncthreads();
+                cut = cut_by_histogram<true>(row, cut.key, target, true, shared, turn);
+            }
         }
         return draw(cut);
     }
@@ -212,16 +258,20 @@ struct Picker {
         const float rate = inverse(parameters.temperature, 1.0f);
         Contender contender;
         float bound = -INFINITY;
-        for (uint32_t start = 0; start < row.vocab_size; start += DRAWN_AT_ONCE * PICK_THREADS) {
+        for (uint32_t start = 0; start < row.vocab_size; start += 4 * PICK_THREADS) {
+            const uint32_t first = start + threadIdx.x;
+            float logits[4];
+            bool any = false;
 #pragma unroll
-            for (int i = 0; i < DRAWN_AT_ONCE; i++) {
-                const uint32_t token = start + i * PICK_THREADS + threadIdx.x;
+            for (int i = 0; i < 4; i++) {
+                const uint32_t token = first + i * PICK_THREADS;
                 const float logit = token < row.vocab_size ? number(row.logits[token]) : -INFINITY;
-                if (!cut.keeps(key_of(logit), token)) continue;
-                const float exponent = exponent_about(logit, row.best, rate);
-                const uint32_t bits = random_bits(key, token);
-                if (may_reach(exponent, bound, bits)) contender.offer(exponent + gumbel_about(bits), logit, token);
+                const bool is_kept = cut.keeps(key_of(logit), token);
+                logits[i] = is_kept ? logit : -INFINITY;
+                any |= is_kept;
             }
+            if (!__any_sync(ALL_LANES, any)) continue;
+            contender.offer_four(logits, first, PICK_THREADS, row.best, rate, key, bound);
             bound = contender.bound();
         }
         const int lane = threadIdx.x & 31, warp = threadIdx.x >> 5;
@@ -290,14 +340,20 @@ extern "C" __global__ void __launch_bounds__(PICK_THREADS, 2) sample_pick(const 
     wait_for_previous();
     const int row_idx = blockIdx.x;
     const int slot = reinterpret_cast<const int*>(p.slots)[row_idx];
+    const u64* segments = reinterpret_cast<const u64*>(p.segments) + (int64_t)row_idx * p.num_segments;
+    const u64 ranked_best = best_of_row(segments, p.num_segments);
     int* out = reinterpret_cast<int*>(p.out) + row_idx;
     if (slot < 0) {
         if (threadIdx.x == 0) *out = 0;
         return;
     }
     const Row row = row_at(p, slot);
-    const u64* segments = reinterpret_cast<const u64*>(p.segments) + (int64_t)row_idx * p.num_segments;
-    const u64 ranked_best = best_of_row(segments, p.num_segments);
+    const uint32_t num_groups = p.num_segments * GROUPS;
+    const int64_t first_group = (int64_t)row_idx * num_groups;
+    GroupsOfRow groups{reinterpret_cast<const uint32_t*>(p.group_keys) + first_group,
+                       reinterpret_cast<const float*>(p.group_sums) + first_group, num_groups};
+    const bool has_filter = row.has_filter(p.vocab_size);
+    if (!row.is_greedy() && has_filter) groups.load();
     if (key_in(ranked_best) <= KEY_OF_NOTHING || row.is_greedy()) {
         if (threadIdx.x == 0) *out = key_in(ranked_best) <= KEY_OF_NOTHING ? -1 : (int)token_in(ranked_best);
         return;
@@ -305,14 +361,10 @@ extern "C" __global__ void __launch_bounds__(PICK_THREADS, 2) sample_pick(const 
     const DrawKey key = key_at(p, slot, row_idx);
     const float best = of_key(key_in(ranked_best));
     uint32_t token;
-    if (!row.has_filter(p.vocab_size)) {
+    if (!has_filter) {
         if (threadIdx.x >= 32) return;
         token = best_winner(p, row_idx, best, row.temperature, key);
     } else {
-        const uint32_t num_groups = p.num_segments * GROUPS;
-        const int64_t first_group = (int64_t)row_idx * num_groups;
-        const GroupsOfRow groups{reinterpret_cast<const uint32_t*>(p.group_keys) + first_group,
-                                 reinterpret_cast<const float*>(p.group_sums) + first_group, num_groups};
         const LogitsRow logits{reinterpret_cast<const float*>(p.logits) + row_idx * p.logits_stride, p.vocab_size, best,
                                inverse(row.temperature, LOG2_E)};
         token = Picker{row, logits, groups, key, shared, 0}.pick();

@@ -23,7 +23,7 @@ constexpr int PICK_THREADS = 512;
 constexpr int PICK_WARPS = PICK_THREADS / 32;
 
 // Weights are summed as integers, so that no sum depends on an order.
-constexpr float FIXED_ONE = 1099511627776.0f;  // 2^40
+constexpr float FIXED_ONE = 2147483648.0f;  // 2^31
 
 constexpr uint32_t NO_TOKEN = 0xffffffffu;
 
@@ -116,7 +116,7 @@ __device__ __forceinline__ float weight(float logit, float best, float rate) {
     return result;
 }
 
-__device__ __forceinline__ u64 fixed(float weight) { return (u64)(weight * FIXED_ONE); }
+__device__ __forceinline__ uint32_t fixed(float weight) { return __float2uint_rn(weight * FIXED_ONE); }
 
 // (logit - best) / temperature, as the definition has it.
 __device__ __forceinline__ double exponent_of(float logit, float best, float temperature) {
@@ -154,6 +154,25 @@ struct Contender {
             token = other_token;
         }
     }
+
+    // Four tokens, `stride` apart; those that cannot reach `bound` are passed over. Minus infinity is no offer.
+    __device__ __forceinline__ void offer_four(const float* logits, uint32_t first, uint32_t stride, float best,
+                                               float rate, const DrawKey& key, float bound) {
+        uint32_t bits[4];
+        float exponents[4];
+        bool may[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            bits[i] = random_bits(key, first + i * stride);
+            exponents[i] = exponent_about(logits[i], best, rate);
+            may[i] = may_reach(exponents[i], bound, bits[i]);
+        }
+        if (!(may[0] || may[1] || may[2] || may[3])) return;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            if (may[i]) offer(exponents[i] + gumbel_about(bits[i]), logits[i], first + i * stride);
+        }
+    }
 };
 
 // What a draw maximizes.
@@ -176,13 +195,11 @@ struct Drawn {
 };
 
 __device__ __forceinline__ Drawn warp_best(Drawn drawn) {
-#pragma unroll
-    for (int distance = 16; distance > 0; distance /= 2) {
-        const u64 score = __shfl_xor_sync(ALL_LANES, drawn.score, distance);
-        const uint32_t token = __shfl_xor_sync(ALL_LANES, drawn.token, distance);
-        drawn.take(score, token);
-    }
-    return drawn;
+    const uint32_t high = __reduce_max_sync(ALL_LANES, (uint32_t)(drawn.score >> 32));
+    const bool is_high = (uint32_t)(drawn.score >> 32) == high;
+    const uint32_t low = __reduce_max_sync(ALL_LANES, is_high ? (uint32_t)drawn.score : 0);
+    const bool is_best = is_high && (uint32_t)drawn.score == low;
+    return {(u64)high << 32 | low, __reduce_min_sync(ALL_LANES, is_best ? drawn.token : NO_TOKEN)};
 }
 
 // The best of a block, known to its first warp.

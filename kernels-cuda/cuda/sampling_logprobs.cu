@@ -8,6 +8,7 @@
 // row strides; ranks: [rows] i32. num_top is at most MAX_CANDIDATES and vocab_size. Scratch: segments [rows, segments]
 // u64, at_least the same u32; group_keys [rows, segments * 64] u32, group_sums the same f32.
 
+// hot: logprobs_scan
 #include "sampling_select.cuh"
 
 namespace quire {
@@ -24,10 +25,10 @@ __device__ __forceinline__ bool is_token(int token, uint32_t vocab_size) {
 }
 
 // Leaves the best `num_top` tokens above -inf, or all where there are fewer, as sorted candidates.
-__device__ void select_best(const GroupsOfRow& groups, const LogitsRow& row, uint32_t num_top, SelectShared& shared,
+__device__ __forceinline__ void select_best(const GroupsOfRow& groups, const LogitsRow& row, uint32_t num_top, SelectShared& shared,
                             int& turn) {
     const auto one = [](uint32_t) { return 1u; };
-    const uint32_t low = bound_by_groups(groups, key_of(row.best), num_top, one, shared, turn);
+    const uint32_t low = bound_by_groups(groups, num_top, one, shared, turn);
     if (!gather(groups, row, low, shared)) {
         __syncthreads();
         const Cut cut = cut_by_histogram<false>(row, low, num_top, true, shared, turn);
@@ -86,9 +87,9 @@ extern "C" __global__ void __launch_bounds__(PICK_THREADS, 2) logprobs_pick(cons
     const uint32_t best_key = key_in(best_of_row(reinterpret_cast<const u64*>(p.segments) + first_segment, p.num_segments));
     const bool has_numbers = best_key > KEY_OF_NOTHING;
     const LogitsRow row{logits, p.vocab_size, of_key(best_key), LOG2_E};
-    const GroupsOfRow groups{reinterpret_cast<const uint32_t*>(p.group_keys) + first_segment * GROUPS,
-                             reinterpret_cast<const float*>(p.group_sums) + first_segment * GROUPS,
-                             p.num_segments * GROUPS};
+    GroupsOfRow groups{reinterpret_cast<const uint32_t*>(p.group_keys) + first_segment * GROUPS,
+                       reinterpret_cast<const float*>(p.group_sums) + first_segment * GROUPS, p.num_segments * GROUPS};
+    groups.load();
     int* token_ids = reinterpret_cast<int*>(p.token_ids) + row_idx * p.token_ids_stride;
     float* logprobs = reinterpret_cast<float*>(p.logprobs) + row_idx * p.logprobs_stride;
 
