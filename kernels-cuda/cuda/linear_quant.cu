@@ -31,14 +31,9 @@ struct LinearQuantEmbedParams {
 
 namespace linear {
 
-// GGUF's formats: how to read element i of a block, and the scale and minimum that it has.
-struct Scaled {
-    float scale, minimum;
-};
-
-static __device__ __forceinline__ float half_at(const uint8_t* p) {
-    return __half2float(__ushort_as_half((unsigned short)(p[0] | p[1] << 8)));
-}
+// GGUF's formats: how to read element i of a block, and the scales of a row's 32 columns from element i on. `put_scales`
+// sets those of row half `half` and columns `c` of a record.
+static __device__ __forceinline__ uint32_t half_at(const uint8_t* p) { return p[0] | p[1] << 8; }
 
 template <int BITS, bool MIN>
 struct Simple {  // Q4_0, Q4_1, Q5_0, Q5_1
@@ -48,12 +43,19 @@ struct Simple {  // Q4_0, Q4_1, Q5_0, Q5_1
         const int low = q[i % 16] >> (i / 16 * 4) & 15;
         return BITS == 5 ? low | (b[HEADER + i / 8] >> (i % 8) & 1) << 4 : low;
     }
-    static __device__ Scaled scaled(const uint8_t* b, int) { return {half_at(b), MIN ? half_at(b + 2) : 0}; }
+    static __device__ void put_scales(const uint8_t* b, int, int c, int half, uint32_t* scales) {
+        if (MIN)
+            scales[2 * c + half] = half_at(b) | half_at(b + 2) << 16;
+        else
+            scales[c] |= half_at(b) << (16 * half);
+    }
 };
 struct Q8_0 {
     static constexpr int LEN = 32, BYTES = 34;
     static __device__ int quant(const uint8_t* b, int i) { return b[2 + i]; }
-    static __device__ Scaled scaled(const uint8_t* b, int) { return {half_at(b), 0}; }
+    static __device__ void put_scales(const uint8_t* b, int, int c, int half, uint32_t* scales) {
+        scales[c] |= half_at(b) << (16 * half);
+    }
 };
 template <int BITS>
 struct K {  // Q4_K, Q5_K
@@ -62,12 +64,13 @@ struct K {  // Q4_K, Q5_K
         const int sub = i / 32, low = b[QUANTS + sub / 2 * 32 + i % 32] >> (sub % 2 * 4) & 15;
         return BITS == 5 ? low | (b[16 + i % 32] >> sub & 1) << 4 : low;
     }
-    static __device__ Scaled scaled(const uint8_t* b, int i) {
+    static __device__ void put_scales(const uint8_t* b, int i, int c, int half, uint32_t* scales) {
         const uint8_t* p = b + 4;
         const int sub = i / 32;
-        const int scale = sub < 4 ? p[sub] & 63 : (p[4 + sub] & 15) | (p[sub - 4] >> 6) << 4;
-        const int minimum = sub < 4 ? p[4 + sub] & 63 : p[4 + sub] >> 4 | (p[sub] >> 6) << 4;
-        return {half_at(b) * scale, -half_at(b + 2) * minimum};
+        const uint32_t scale = sub < 4 ? p[sub] & 63 : (p[4 + sub] & 15) | (p[sub - 4] >> 6) << 4;
+        const uint32_t minimum = sub < 4 ? p[4 + sub] & 63 : p[4 + sub] >> 4 | (p[sub] >> 6) << 4;
+        scales[2 * half] = half_at(b) | half_at(b + 2) << 16;
+        scales[2 * half + 1] |= (scale | minimum << 8) << (16 * c);
     }
 };
 struct Q6_K {
@@ -77,8 +80,9 @@ struct Q6_K {
         const int low = b[half * 64 + within % 64] >> (within / 64 * 4) & 15;
         return low | (b[128 + half * 32 + within % 32] >> (within / 32 * 2) & 3) << 4;
     }
-    static __device__ Scaled scaled(const uint8_t* b, int i) {
-        return {half_at(b + 208) * (signed char)b[192 + i / 16], 0};
+    static __device__ void put_scales(const uint8_t* b, int i, int c, int half, uint32_t* scales) {
+        scales[2 * half] |= (uint32_t)(b[192 + i / 16] | b[193 + i / 16] << 8) << (16 * c);
+        scales[2 * half + 1] = half_at(b + 208);
     }
 };
 
@@ -90,7 +94,7 @@ static __device__ void repack(const LinearRepackParams& p) {
     if (record >= (uint64_t)((p.rows + 15) / 16) * per_tile) return;
     const uint32_t tile = record / per_tile, first_column = record % per_tile * 64;
     const uint32_t blocks_per_row = p.columns / G::LEN;
-    uint32_t quants[F::QUANT_BYTES / 128] = {}, high[2] = {}, scales[F::SCALES_PER_LANE / 2] = {};
+    uint32_t quants[F::QUANT_BYTES / 128] = {}, high[2] = {}, scales[F::SCALE_BYTES / 4] = {};
 #pragma unroll
     for (int c = 0; c < 2; c++)
 #pragma unroll
@@ -110,17 +114,7 @@ static __device__ void repack(const LinearRepackParams& p) {
                 if (F::BITS == 5) high[0] |= (q >> 4) << (4 * w + pair + up);
                 if (F::BITS == 6) high[w / 2] |= (q >> 4) << (8 * (w % 2) + 2 * pair + up);
             }
-#pragma unroll
-            for (int s = 0; s < 32 / F::GROUP; s++) {
-                const Scaled scaled = G::scaled(block, run % G::LEN + 16 * s);
-                const int n = F::GROUP == 16 ? 4 * c + 2 * s + half : 2 * c + half;
-                const uint32_t scale = __half_as_ushort(__float2half_rn(scaled.scale));
-                const uint32_t minimum = __half_as_ushort(__float2half_rn(scaled.minimum));
-                if (F::HAS_MIN)
-                    scales[n] = scale | minimum << 16;
-                else
-                    scales[n / 2] |= scale << (16 * (n % 2));
-            }
+            G::put_scales(block, run % G::LEN, c, half, scales);
         }
     char* out = (char*)p.records + record * F::RECORD_BYTES;
 #pragma unroll
@@ -133,7 +127,7 @@ static __device__ void repack(const LinearRepackParams& p) {
     out += F::HIGH_BYTES;
     if (t == 0)
 #pragma unroll
-        for (int i = 0; i < F::SCALES_PER_LANE / 2; i++) ((uint32_t*)out)[g * F::SCALES_PER_LANE / 2 + i] = scales[i];
+        for (int i = 0; i < F::SCALE_BYTES / 4; i++) ((uint32_t*)out)[g * F::SCALE_BYTES / 4 + i] = scales[i];
 }
 
 // A lane's eight values of 32 columns, to where they lie in a row.
@@ -219,9 +213,11 @@ static __device__ __forceinline__ void embed(const LinearQuantEmbedParams& p) {
 #define FROM_RECORDS_ALL(SUFFIX, T)         \
     FROM_RECORDS(q4, Q4, SUFFIX, T)         \
     FROM_RECORDS(q4min, Q4Min, SUFFIX, T)   \
+    FROM_RECORDS(q4k, Q4K, SUFFIX, T)       \
     FROM_RECORDS(q5, Q5, SUFFIX, T)         \
     FROM_RECORDS(q5min, Q5Min, SUFFIX, T)   \
-    FROM_RECORDS(q6, Q6, SUFFIX, T)         \
+    FROM_RECORDS(q5k, Q5K, SUFFIX, T)       \
+    FROM_RECORDS(q6k, Q6K, SUFFIX, T)       \
     FROM_RECORDS(q8, Q8, SUFFIX, T)
 
 namespace linear {
@@ -238,8 +234,8 @@ REPACK(q4_1, Q4_1, Q4Min)
 REPACK(q5_0, Q5_0, Q5)
 REPACK(q5_1, Q5_1, Q5Min)
 REPACK(q8_0, Q8_0, Q8)
-REPACK(q4_k, Q4_K, Q4Min)
-REPACK(q5_k, Q5_K, Q5Min)
-REPACK(q6_k, Q6_K, Q6)
+REPACK(q4_k, Q4_K, Q4K)
+REPACK(q5_k, Q5_K, Q5K)
+REPACK(q6_k, Q6_K, Q6K)
 FROM_RECORDS_ALL(bf16, Bf16)
 FROM_RECORDS_ALL(f16, F16)

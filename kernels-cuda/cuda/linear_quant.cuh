@@ -10,31 +10,35 @@
 //            is bits 8 (i % 2).. and 16 + 8 (i % 2).. of word i / 2.
 //   high     5 bits: a word a lane, pair i of quant word w in bits 4w + i and 16 + 4w + i.
 //            6 bits: two words a lane, pair i of quant word w in bits 8 (w % 2) + 2i.. and 16 + those of word w / 2.
-//   scales   f16. One a row for each 32 columns, with a minimum beside it where the format has one; 6 bits: one for
-//            each 16. Lanes of one g read the same ones, rows g and g + 8 side by side.
+//   scales   lanes of one g read the same ones, of rows g and g + 8:
+//            plain: an f16 for each 32 columns, with a minimum beside it where the format has one;
+//            K: per row d and dmin (f16), then two pairs of a six-bit scale and minimum, a byte each;
+//            6 bits: per row four signed bytes, for 16 columns each, then d (f16) and padding.
 //
-// value = scale * (quant - OFFSET) + minimum. The K formats' products d * scale and dmin * minimum are rounded to f16.
+// value = scale * (quant - OFFSET) + minimum, where the K formats' scale is d * scale and their minimum -dmin * minimum.
 #pragma once
 
 #include "linear_common.cuh"
 
 namespace linear {
 
-template <int BITS_, bool HAS_MIN_, int OFFSET_>
+template <int BITS_, bool HAS_MIN_, int OFFSET_, bool IS_K_ = false>
 struct Format {
     static constexpr int BITS = BITS_, OFFSET = OFFSET_;
-    static constexpr bool HAS_MIN = HAS_MIN_;
+    static constexpr bool HAS_MIN = HAS_MIN_, IS_K = IS_K_;
     static constexpr int GROUP = BITS == 6 ? 16 : 32;
     static constexpr int QUANT_BYTES = BITS == 8 ? 1024 : 512;
     static constexpr int HIGH_BYTES = BITS == 5 ? 128 : BITS == 6 ? 256 : 0;
-    static constexpr int SCALES_PER_LANE = (GROUP == 16 ? 8 : 4) * (HAS_MIN ? 2 : 1);  // f16
-    static constexpr int RECORD_BYTES = QUANT_BYTES + HIGH_BYTES + 8 * SCALES_PER_LANE * 2;
+    static constexpr int SCALE_BYTES = HAS_MIN || IS_K ? 16 : 8;  // of a lane
+    static constexpr int RECORD_BYTES = QUANT_BYTES + HIGH_BYTES + 8 * SCALE_BYTES;
 };
 using Q4 = Format<4, false, 8>;
 using Q4Min = Format<4, true, 0>;
+using Q4K = Format<4, true, 0, true>;
 using Q5 = Format<5, false, 16>;
 using Q5Min = Format<5, true, 0>;
-using Q6 = Format<6, false, 32>;
+using Q5K = Format<5, true, 0, true>;
+using Q6K = Format<6, false, 32, true>;
 using Q8 = Format<8, false, 0>;
 
 // Column, within 32, of element `i` (0..8) of lane t. With scales for 32 columns a lane owns a run of eight, so that
@@ -44,12 +48,19 @@ static __device__ __forceinline__ constexpr int column_of(int t, int i) {
     return F::GROUP == 32 ? 8 * t + i : i / 4 * 16 + 4 * t + i % 4;
 }
 
+// (a & mask) | base in one instruction; the compiler makes two of it where both are constants.
+static __device__ __forceinline__ uint32_t and_or(uint32_t a, uint32_t mask, uint32_t base) {
+    uint32_t d;
+    asm("lop3.b32 %0, %1, %2, %3, 0xea;" : "=r"(d) : "r"(a), "r"(mask), "r"(base));
+    return d;
+}
+
 // What a lane holds of a record.
 template <typename F>
 struct Record {
     uint32_t quants[F::QUANT_BYTES / 128];
     uint32_t high[2];
-    uint32_t scales[F::SCALES_PER_LANE / 2];
+    uint32_t scales[F::SCALE_BYTES / 4];
 
     __device__ __forceinline__ void load(const char* record, int lane) { load_by<false>(record, lane); }
     __device__ __forceinline__ void load_shared(const char* record, int lane) { load_by<true>(record, lane); }
@@ -57,16 +68,27 @@ struct Record {
     // Pair `i` (of four) of row g + 8 `half` in the 32 columns `c`, as raw bits in the low ends of the two halves.
     __device__ __forceinline__ uint32_t pair(int c, int half, int i) const {
         if (F::BITS == 8) return quants[4 * c + 2 * half + i / 2] >> (8 * (i % 2)) & 0x00ff00ff;
+        return pair_over(c, half, i, 0);
+    }
+
+    // The same, of less than eight bits, with `base` above them.
+    __device__ __forceinline__ uint32_t pair_over(int c, int half, int i, uint32_t base) const {
         const int w = 2 * c + half;
-        uint32_t q = quants[w] >> (4 * i) & 0x000f000f;
-        if (F::BITS == 5) q |= shift_left(high[0], 4 - (4 * w + i)) & 0x00100010;
-        if (F::BITS == 6) q |= shift_left(high[w / 2], 4 - (8 * (w % 2) + 2 * i)) & 0x00300030;
-        return q;
+        if (F::BITS == 5) base = and_or(shift_left(high[0], 4 - (4 * w + i)), 0x00100010, base);
+        if (F::BITS == 6) base = and_or(shift_left(high[w / 2], 4 - (8 * (w % 2) + 2 * i)), 0x00300030, base);
+        return and_or(quants[w] >> (4 * i), 0x000f000f, base);
     }
 
     // Scale `n` of the row: for each 32 columns c of row half h it is 2c + h, for each 16 (part s of c) 4c + 2s + h.
-    __device__ __forceinline__ float scale(int n) const { return half_of(F::HAS_MIN ? 2 * n : n); }
-    __device__ __forceinline__ float minimum(int n) const { return half_of(2 * n + 1); }
+    __device__ __forceinline__ float scale(int n) const {
+        if (F::GROUP == 16) return half_of(4 * (n % 2) + 2) * (float)(signed char)byte_of(scales[2 * (n % 2)], n / 2);
+        if (F::IS_K) return half_of(4 * (n % 2)) * (float)byte_of(scales[2 * (n % 2) + 1], n / 2 * 2);
+        return half_of(F::HAS_MIN ? 2 * n : n);
+    }
+    __device__ __forceinline__ float minimum(int n) const {
+        if (F::IS_K) return half_of(4 * (n % 2) + 1) * -(float)byte_of(scales[2 * (n % 2) + 1], n / 2 * 2 + 1);
+        return half_of(2 * n + 1);
+    }
 
   private:
     static __device__ __forceinline__ uint32_t shift_left(uint32_t v, int n) { return n >= 0 ? v << n : v >> -n; }
@@ -84,12 +106,13 @@ struct Record {
         const char* p = record + F::QUANT_BYTES;
         if constexpr (F::BITS == 5) read<SHARED, uint32_t>(high, p + 4 * lane);
         if constexpr (F::BITS == 6) read<SHARED, uint2>(high, p + 8 * lane);
-        p += F::HIGH_BYTES + lane / 4 * F::SCALES_PER_LANE * 2;
-        if constexpr (F::SCALES_PER_LANE == 4)
+        p += F::HIGH_BYTES + lane / 4 * F::SCALE_BYTES;
+        if constexpr (F::SCALE_BYTES == 8)
             read<SHARED, uint2>(scales, p);
         else
             read<SHARED, uint4>(scales, p);
     }
+    static __device__ __forceinline__ uint8_t byte_of(uint32_t word, int i) { return word >> (8 * i); }
     __device__ __forceinline__ float half_of(int i) const {
         return __half2float(__ushort_as_half((unsigned short)(scales[i / 2] >> (16 * (i % 2)))));
     }
@@ -98,16 +121,18 @@ struct Record {
 // (quant - OFFSET) of a pair, exactly, in the activation type: the bits become the mantissa of 128 (bf16) or 1024 (f16),
 // which is then subtracted. Eight bits fit bf16's mantissa in two parts: the lower seven, and the sign as 128 or 256.
 template <typename F>
-static __device__ __forceinline__ uint32_t expand(Bf16, uint32_t q) {
-    const uint32_t base = F::BITS == 8 ? 0x43004300 | (q & 0x00800080)
-                                       : 0x00010001u * (0x4300 + F::OFFSET);
-    return subtract_bf16(0x43004300 | (q & 0x007f007f), base);
+static __device__ __forceinline__ uint32_t expand(Bf16, const Record<F>& record, int c, int half, int i) {
+    if (F::BITS != 8)
+        return subtract_bf16(record.pair_over(c, half, i, 0x43004300), 0x00010001u * (0x4300 + F::OFFSET));
+    const uint32_t q = record.pair(c, half, i);
+    return subtract_bf16(and_or(q, 0x007f007f, 0x43004300), and_or(q, 0x00800080, 0x43004300));
 }
 
 template <typename F>
-static __device__ __forceinline__ uint32_t expand(F16, uint32_t q) {
-    const uint32_t bits = F::BITS == 8 ? q ^ 0x00800080 : q;
-    return subtract_f16(0x64006400 | bits, 0x00010001u * (0x6400 + (F::BITS == 8 ? 128 : F::OFFSET)));
+static __device__ __forceinline__ uint32_t expand(F16, const Record<F>& record, int c, int half, int i) {
+    if (F::BITS != 8)
+        return subtract_f16(record.pair_over(c, half, i, 0x64006400), 0x00010001u * (0x6400 + F::OFFSET));
+    return subtract_f16(record.pair(c, half, i) ^ 0x64806480, 0x64806480);
 }
 
 // The integer of one element of a pair.

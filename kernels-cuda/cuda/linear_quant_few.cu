@@ -39,8 +39,8 @@ static __device__ __forceinline__ void multiply(float (&sums)[1][NT][4], const R
     uint32_t lo[4], hi[4];
 #pragma unroll
     for (int i = 0; i < 4; i++) {
-        lo[i] = expand<F>(T{}, record.pair(c, 0, i));
-        hi[i] = expand<F>(T{}, record.pair(c, 1, i));
+        lo[i] = expand<F>(T{}, record, c, 0, i);
+        hi[i] = expand<F>(T{}, record, c, 1, i);
     }
 #pragma unroll
     for (int n = 0; n < NT; n++) {
@@ -148,9 +148,11 @@ static __device__ __forceinline__ void quant_few(const LinearQuantFewParams& p) 
 #define QUANT_FEW_FORMATS(SUFFIX, T)            \
     QUANT_FEW_TOKENS(q4, SUFFIX, T, Q4, 8)      \
     QUANT_FEW_TOKENS(q4min, SUFFIX, T, Q4Min, 8)\
+    QUANT_FEW_TOKENS(q4k, SUFFIX, T, Q4K, 8)    \
     QUANT_FEW_TOKENS(q5, SUFFIX, T, Q5, 6)      \
     QUANT_FEW_TOKENS(q5min, SUFFIX, T, Q5Min, 6)\
-    QUANT_FEW_TOKENS(q6, SUFFIX, T, Q6, 6)      \
+    QUANT_FEW_TOKENS(q5k, SUFFIX, T, Q5K, 6)    \
+    QUANT_FEW_TOKENS(q6k, SUFFIX, T, Q6K, 6)    \
     QUANT_FEW_TOKENS(q8, SUFFIX, T, Q8, 4)
 
 QUANT_FEW_FORMATS(bf16, Bf16)

@@ -9,28 +9,33 @@ pub(super) const TILE_ROWS: usize = 16;
 /// Columns of a record.
 const TILE_COLUMNS: usize = 64;
 
-/// A record's format: bits of a quant, and whether a scale has a minimum beside it.
+/// A record's format: bits of a quant, and what scales it has: plain, with minimums beside them, or those of a K format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Format {
     Q4,
     Q4Min,
+    Q4K,
     Q5,
     Q5Min,
-    Q6,
+    Q5K,
+    Q6K,
     Q8,
 }
 
 impl Format {
-    pub(super) const ALL: [Self; 6] = [Self::Q4, Self::Q4Min, Self::Q5, Self::Q5Min, Self::Q6, Self::Q8];
+    pub(super) const ALL: [Self; 8] =
+        [Self::Q4, Self::Q4Min, Self::Q4K, Self::Q5, Self::Q5Min, Self::Q5K, Self::Q6K, Self::Q8];
 
     /// The format that holds a GGUF type; `None` for another type.
     pub(super) fn of(dtype: DType) -> Option<Self> {
         Some(match dtype {
             DType::Q4_0 => Self::Q4,
-            DType::Q4_1 | DType::Q4K => Self::Q4Min,
+            DType::Q4_1 => Self::Q4Min,
+            DType::Q4K => Self::Q4K,
             DType::Q5_0 => Self::Q5,
-            DType::Q5_1 | DType::Q5K => Self::Q5Min,
-            DType::Q6K => Self::Q6,
+            DType::Q5_1 => Self::Q5Min,
+            DType::Q5K => Self::Q5K,
+            DType::Q6K => Self::Q6K,
             DType::Q8_0 => Self::Q8,
             _ => return None,
         })
@@ -41,9 +46,11 @@ impl Format {
         match self {
             Self::Q4 => "q4",
             Self::Q4Min => "q4min",
+            Self::Q4K => "q4k",
             Self::Q5 => "q5",
             Self::Q5Min => "q5min",
-            Self::Q6 => "q6",
+            Self::Q5K => "q5k",
+            Self::Q6K => "q6k",
             Self::Q8 => "q8",
         }
     }
@@ -51,8 +58,8 @@ impl Format {
     /// Shared memory that a warp of the kernels for few tokens takes: its ring of records.
     pub(super) fn ring_bytes(self) -> usize {
         let stages = match self {
-            Self::Q4 | Self::Q4Min => 8,
-            Self::Q5 | Self::Q5Min | Self::Q6 => 6,
+            Self::Q4 | Self::Q4Min | Self::Q4K => 8,
+            Self::Q5 | Self::Q5Min | Self::Q5K | Self::Q6K => 6,
             Self::Q8 => 4,
         };
         stages * self.record_bytes()
@@ -62,10 +69,10 @@ impl Format {
     fn record_bytes(self) -> usize {
         match self {
             Self::Q4 => 512 + 64,
-            Self::Q4Min => 512 + 128,
+            Self::Q4Min | Self::Q4K => 512 + 128,
             Self::Q5 => 640 + 64,
-            Self::Q5Min => 640 + 128,
-            Self::Q6 => 768 + 128,
+            Self::Q5Min | Self::Q5K => 640 + 128,
+            Self::Q6K => 768 + 128,
             Self::Q8 => 1024 + 64,
         }
     }

@@ -211,7 +211,8 @@ mod tests {
     #[test]
     fn neighbours_of_one_form_become_one_segment() {
         check(&[(DType::BF16, 7), (DType::F32, 3), (DType::F16, 1)], &[3]);
-        check(&[(DType::Q4_1, 32), (DType::Q4K, 5), (DType::Q8_0, 16)], &[2, 1]);
+        check(&[(DType::Q4_1, 32), (DType::Q4_1, 5), (DType::Q8_0, 16)], &[2, 1]);
+        check(&[(DType::Q4_1, 32), (DType::Q4K, 5)], &[1, 1]);
         check(&[(DType::Q4K, 33), (DType::Q4K, 16), (DType::Q4K, 1)], &[1, 2]);
         check(&[(DType::Q4_0, 16), (DType::BF16, 16), (DType::Q4_0, 16)], &[1, 1, 1]);
     }

@@ -101,13 +101,12 @@ fn fit(machine: Machine, wanted: usize, columns: usize, ring_bytes: usize) -> us
 }
 
 /// Most tokens for which dense weights take the kernels for few. The library's kernels take the same time for 1 to 64
-/// tokens; ours grow with them, but start while the kernel before still runs. The larger the weight, the sooner the
-/// library wins.
+/// tokens. Ours read the tokens once for every 16 or 32 rows, so they grow with tokens and rows, but they start while the
+/// kernel before still runs, which counts where there is little to read.
 pub(super) fn max_few_tokens([rows, columns]: [usize; 2]) -> usize {
-    match rows * columns {
-        0..16_000_000 => 32,
-        16_000_000..100_000_000 => 16,
-        _ if rows < 100_000 => 16,
+    match rows {
+        0..=4096 if rows * columns < 16_000_000 => 32,
+        0..100_000 => 16,
         _ => 8,
     }
 }
