@@ -134,7 +134,7 @@ __device__ __forceinline__ uint32_t shared_address(const void *pointer) {
 
 // Copies 16 bytes, or zeroes them.
 __device__ __forceinline__ void copy_async(uint32_t to, const void *from, bool is_valid) {
-    asm volatile("cp.async.cg.shared.global.L2::128B [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(is_valid ? 16 : 0)
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(is_valid ? 16 : 0)
                  : "memory");
 }
 __device__ __forceinline__ void commit_copies() {

@@ -19,6 +19,11 @@ namespace attention {
 constexpr int DECODE_WARPS = 4;
 constexpr int WARP_KEYS = 16;
 constexpr int UNIT_KEYS = DECODE_WARPS * WARP_KEYS;
+constexpr int CLUSTER_BLOCKS = 8;
+
+// Blocks that a multiprocessor should hold.
+template <int HD>
+constexpr int DECODE_BLOCKS = HD > 128 ? 1 : HD > 64 ? 2 : 3;
 
 // A range of keys of one query token. Written by the plan.
 struct __align__(16) Segment {
@@ -27,9 +32,12 @@ struct __align__(16) Segment {
     int first_key;   // A multiple of UNIT_KEYS.
     int end_key;     // At most position + 1; 0 for a padded row.
     int position;    // Of the query.
+    int first_new;   // The first key that this step writes.
     int first_part;  // Number of the row's first part among all parts; also the number of its counter.
-    int part;        // Number of this part in the row.
-    int num_parts;   // 1: the row was not cut.
+    int parts;       // Number of this part in the row, and of the row's parts from bit 16 on.
+
+    __device__ __forceinline__ int part() const { return parts & 0xffff; }
+    __device__ __forceinline__ int num_parts() const { return parts >> 16; }
 };
 
 struct DecodeParams {
@@ -57,27 +65,39 @@ template <typename T, typename S, int HD>
 struct Decode {
     using M = typename Operand<T, S>::Type;
     static constexpr bool IS_FP8 = sizeof(S) == 1;
-    static constexpr int PITCH = (IS_FP8 && HD == 80) ? 80 : HD * int(sizeof(S)) + 16;  // Bytes; spreads the banks.
-    static constexpr int TILE_BYTES = WARP_KEYS * PITCH;
-    static constexpr int STAGE_BYTES = 2 * TILE_BYTES;
-    static constexpr int MERGE_PITCH = HD + 8;  // Floats.
-    static constexpr int MERGE_BYTES = 2 * 16 * MERGE_PITCH * 4;
-    static constexpr int STATS_BYTES = DECODE_WARPS * 16 * 8;
-    static constexpr int DEEP = HD * int(sizeof(S)) >= 256 ? 2 : 4;
-    static constexpr int STAGES =
-        DECODE_WARPS * DEEP * STAGE_BYTES + MERGE_BYTES + STATS_BYTES + 16 <= SHARED_LIMIT ? DEEP : 1;
-    static constexpr int STAGES_BYTES = DECODE_WARPS * STAGES * STAGE_BYTES;
-    static constexpr int SHARED_BYTES = STAGES_BYTES + MERGE_BYTES + STATS_BYTES + 16;
+    static constexpr int ROW_BYTES = HD * int(sizeof(S));
     static constexpr int K_STEPS = HD / 16;
     static constexpr int N_TILES = HD / 8;
-    static constexpr int PIECES = HD * int(sizeof(S)) / 16;  // Of 16 bytes a key.
+    static constexpr int PIECES = ROW_BYTES / 16;  // Of a key.
 
-    // The element of a head that stands in this column of this tile of the result.
-    static __device__ __forceinline__ int dim_of(int tile, int column) {
-        if (!IS_FP8) return tile * 8 + column;
-        const int start = tile / 4 * 32;
-        return start + 32 <= HD ? start + column * 4 + tile % 4 : start + column * 2 + tile % 4;
+    // Rows of whole 128 bytes have their pieces permuted by the row's number, others are padded: either spreads the
+    // banks.
+    static constexpr bool IS_PERMUTED = ROW_BYTES % 128 == 0;
+    static constexpr int PITCH = IS_PERMUTED || (IS_FP8 && HD == 80) ? ROW_BYTES : ROW_BYTES + 16;
+    static constexpr int TILE_BYTES = WARP_KEYS * PITCH;
+    static constexpr int STAGE_BYTES = 2 * TILE_BYTES;  // Of a warp: keys and values.
+    static __device__ __forceinline__ uint32_t place(int row, int byte) {
+        return row * PITCH + (IS_PERMUTED ? byte ^ ((row & 7) * 16) : byte);
     }
+
+    // A warp's result for the others, [16, HD] floats: where its last 16-bit keys and values were, or apart.
+    static constexpr int SUM_PITCH = HD % 64 == 0 ? HD : HD + 8;
+    static constexpr int SUM_BYTES = 16 * SUM_PITCH * 4;
+    static_assert(IS_FP8 || SUM_BYTES <= STAGE_BYTES, "the result takes the place of a stage");
+    static __device__ __forceinline__ int sum_place(int row, int dim) {
+        return row * SUM_PITCH + (HD % 64 == 0 ? dim ^ ((row & 7) * 8) : dim);
+    }
+
+    static constexpr int SUMS_BYTES = IS_FP8 ? DECODE_WARPS * SUM_BYTES : 0;
+    static constexpr int STATS_BYTES = DECODE_WARPS * 16 * 8;
+    static constexpr int BLOCKS = DECODE_BLOCKS<HD>;
+    static constexpr int WANTED = (SHARED_LIMIT / BLOCKS - 1024 - SUMS_BYTES - STATS_BYTES - 16) / (DECODE_WARPS * STAGE_BYTES);
+    static constexpr int STAGES = WANTED < 1 ? 1 : WANTED > 6 ? 6 : WANTED;
+    static constexpr int STAGES_BYTES = DECODE_WARPS * STAGES * STAGE_BYTES;
+    static constexpr int SUMS_AT = STAGES_BYTES;
+    static constexpr int STATS_AT = SUMS_AT + SUMS_BYTES;
+    static constexpr int FLAG_AT = STATS_AT + STATS_BYTES;
+    static constexpr int SHARED_BYTES = FLAG_AT + 16;
 };
 
 // Where a warp's copies have got to.
@@ -86,6 +106,7 @@ struct Cursor {
     int key;  // Of the unit.
     int low;  // First visible key.
     int end;
+    int first_new;
     const int *table;
     int blocks[2];  // Of the warp's first and second 8 keys.
 };
@@ -102,6 +123,7 @@ struct DecodeWarp {
     uint32_t stages;
     int warp, lane, end_segment;
     Cursor cursor;
+    Segment ahead;  // The one after the cursor's.
 
     __device__ __forceinline__ DecodeWarp(const DecodeParams &params, uint32_t stages_address, int kv_head)
         : p(params),
@@ -117,18 +139,32 @@ struct DecodeWarp {
         return p.window > 0 ? max(s.first_key, s.position - p.window + 1) : s.first_key;
     }
 
-    // Moves the cursor to the first unit of its segment; an empty one is skipped.
+    __device__ __forceinline__ void start(int segment, int end) {
+        cursor.segment = segment;
+        end_segment = end;
+        if (segment < end) ahead = segments[segment];
+        enter_segment();
+    }
+
+    // Moves the cursor to the first unit of the segment ahead; an empty one is skipped.
     __device__ __forceinline__ void enter_segment() {
         while (cursor.segment < end_segment) {
-            const Segment s = segments[cursor.segment];
+            const Segment s = ahead;
+            if (cursor.segment + 1 < end_segment) ahead = segments[cursor.segment + 1];
             cursor.low = lowest(s);
             cursor.key = cursor.low & ~(UNIT_KEYS - 1);
             cursor.end = s.end_key;
+            cursor.first_new = s.first_new;
             cursor.table = reinterpret_cast<const int *>(p.block_tables) + int64_t(s.row) * p.table_stride;
             if (cursor.key < cursor.end) break;
             ++cursor.segment;
         }
         look_up();
+    }
+
+    // Whether the next unit holds keys that the kernel before this one may be writing.
+    __device__ __forceinline__ bool is_new() const {
+        return cursor.segment < end_segment && cursor.key + UNIT_KEYS > cursor.first_new;
     }
 
     __device__ __forceinline__ void look_up() {
@@ -156,7 +192,7 @@ struct DecodeWarp {
                 const int block = row < 8 ? cursor.blocks[0] : cursor.blocks[1];
                 const char *from =
                     kv + block * p.block_bytes + ((key & mask) * D::PIECES + column) * 16;
-                const uint32_t at = to + row * D::PITCH + column * 16;
+                const uint32_t at = to + D::place(row, column * 16);
                 copy_async(at, from, is_seen);
                 copy_async(at + D::TILE_BYTES, from + values_offset, is_seen);
             }
@@ -199,21 +235,19 @@ __device__ __forceinline__ void score(float (&s)[2][4], const uint32_t (&q)[HD /
 #pragma unroll
     for (int i = 0; i < 4; ++i) s[0][i] = s[1][i] = 0.0f;
     if constexpr (D::IS_FP8) {
-        const uint32_t at = keys + (lane / 4) * D::PITCH + (lane % 4) * 4;
 #pragma unroll
         for (int k = 0; k < D::K_STEPS; ++k) {
 #pragma unroll
             for (int n = 0; n < 2; ++n) {
-                const uint32_t four = load_shared32(at + n * 8 * D::PITCH + k * 16);
+                const uint32_t four = load_shared32(keys + D::place(lane / 4 + n * 8, k * 16 + lane % 4 * 4));
                 Half<M>::mma(s[n], q[k], fp8x2_to_half2<S>(four), fp8x2_to_half2<S>(four >> 16));
             }
         }
     } else {
-        const uint32_t at = keys + ((lane / 16) * 8 + lane % 8) * D::PITCH + (lane / 8 % 2) * 16;
 #pragma unroll
         for (int k = 0; k < D::K_STEPS; ++k) {
             uint32_t b[4];
-            load_matrices(b, at + k * 32);
+            load_matrices(b, keys + D::place(lane / 16 * 8 + lane % 8, k * 32 + lane / 8 % 2 * 16));
             Half<M>::mma(s[0], q[k], b[0], b[1]);
             Half<M>::mma(s[1], q[k], b[2], b[3]);
         }
@@ -227,15 +261,15 @@ __device__ __forceinline__ void weigh(float (&o)[HD / 8][4], const uint32_t (&we
     using M = typename D::M;
     const int lane = threadIdx.x % 32;
     if constexpr (D::IS_FP8) {
-        const uint32_t at = values + (lane % 4) * 2 * D::PITCH;
 #pragma unroll
         for (int start = 0; start < HD; start += 32) {
             uint32_t rows[4];
             const bool is_whole = start + 32 <= HD;
 #pragma unroll
             for (int i = 0; i < 4; ++i) {
-                const uint32_t row = at + ((i / 2) * 8 + i % 2) * D::PITCH + start;
-                rows[i] = is_whole ? load_shared32(row + lane / 4 * 4) : load_shared16(row + lane / 4 * 2);
+                const int row = lane % 4 * 2 + i / 2 * 8 + i % 2;
+                rows[i] = is_whole ? load_shared32(values + D::place(row, start + lane / 4 * 4))
+                                   : load_shared16(values + D::place(row, start + lane / 4 * 2));
             }
 #pragma unroll
             for (int pair = 0; pair < (is_whole ? 2 : 1); ++pair) {
@@ -247,11 +281,10 @@ __device__ __forceinline__ void weigh(float (&o)[HD / 8][4], const uint32_t (&we
             }
         }
     } else {
-        const uint32_t at = values + ((lane / 8 % 2) * 8 + lane % 8) * D::PITCH + (lane / 16) * 16;
 #pragma unroll
         for (int tile = 0; tile < D::N_TILES; tile += 2) {
             uint32_t b[4];
-            load_matrices_transposed(b, at + tile * 16);
+            load_matrices_transposed(b, values + D::place(lane / 8 % 2 * 8 + lane % 8, tile * 16 + lane / 16 * 16));
             Half<M>::mma(o[tile], weights, b[0], b[1]);
             Half<M>::mma(o[tile + 1], weights, b[2], b[3]);
         }
@@ -315,184 +348,323 @@ struct Softmax {
     }
 };
 
-// Merges the four warps into the first one, in a fixed order.
+// Leaves a warp's result for the others.
 template <typename T, typename S, int HD>
-__device__ __forceinline__ void merge_warps(Softmax<HD> &softmax, float *merge, float2 *stats) {
+__device__ __forceinline__ void store_sums(Softmax<HD> &softmax, float *sums, float2 *stats) {
     using D = Decode<T, S, HD>;
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
+    const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-        float &sum = softmax.sum[r];
+        const int row = g + r * 8;
+        float sum = softmax.sum[r];
         sum += __shfl_xor_sync(0xffffffffu, sum, 1);
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
-        if (c == 0) stats[warp * 16 + g + r * 8] = make_float2(softmax.maximum[r], sum);
-    }
-    __syncthreads();
-    float factor[2];
+        if (c == 0) stats[row] = make_float2(softmax.maximum[r], sum);
+        if constexpr (D::IS_FP8) {
+            // The columns of a thread in four tiles (in two, of the last 16) are neighbours: see `weigh`.
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
+            for (int start = 0; start < HD; start += 32) {
+                const float(*o)[4] = &softmax.o[start / 8];
+                if (start + 32 <= HD) {
+#pragma unroll
+                    for (int i = 0; i < 2; ++i) {
+                        const int at = D::sum_place(row, start + c * 8 + i * 4), e = 2 * r + i;
+                        *reinterpret_cast<float4 *>(sums + at) = make_float4(o[0][e], o[1][e], o[2][e], o[3][e]);
+                    }
+                } else {
+                    const int at = D::sum_place(row, start + c * 4), e = 2 * r;
+                    *reinterpret_cast<float4 *>(sums + at) = make_float4(o[0][e], o[1][e], o[0][e + 1], o[1][e + 1]);
+                }
+            }
+        } else {
+#pragma unroll
+            for (int tile = 0; tile < D::N_TILES; ++tile) {
+                const float(&o)[4] = softmax.o[tile];
+                *reinterpret_cast<float2 *>(sums + D::sum_place(row, tile * 8 + c * 2)) =
+                    make_float2(o[2 * r], o[2 * r + 1]);
+            }
+        }
+    }
+}
+
+// Some elements of one head, of all warps: eight threads have a head, with every eighth four elements.
+template <typename T, typename S, int HD>
+struct Merged {
+    static constexpr int FOURS = (HD / 4 + 7) / 8;
+    int head;
+    float maximum;
+    float sum;
+    float4 o[FOURS];
+
+    static __device__ __forceinline__ int dim(int i) { return (i * 8 + threadIdx.x % 8) * 4; }
+    static __device__ __forceinline__ bool has(int i) { return HD % 32 == 0 || dim(i) < HD; }
+
+    // What there is without keys.
+    __device__ __forceinline__ Merged() : head(threadIdx.x / 8), maximum(-CUDART_INF_F), sum(0.0f) {
+#pragma unroll
+        for (int i = 0; i < FOURS; ++i) o[i] = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+    }
+
+    // Takes in the warps, in order; `sums` of the next warp lie `stride` floats further.
+    __device__ __forceinline__ void add(const float *sums, int stride, const float2 *stats) {
+        using D = Decode<T, S, HD>;
         float2 of[DECODE_WARPS];
-        float maximum = -CUDART_INF_F, sum = 0.0f;
 #pragma unroll
         for (int w = 0; w < DECODE_WARPS; ++w) {
-            of[w] = stats[w * 16 + g + r * 8];
+            of[w] = stats[w * 16 + head];
             maximum = fmaxf(maximum, of[w].x);
         }
         const float base = maximum == -CUDART_INF_F ? 0.0f : maximum;
 #pragma unroll
-        for (int w = 0; w < DECODE_WARPS; ++w) sum += of[w].y * fast_exp2(of[w].x - base);
-        factor[r] = fast_exp2(softmax.maximum[r] - base);
-        softmax.maximum[r] = maximum;
-        softmax.sum[r] = sum;
+        for (int w = 0; w < DECODE_WARPS; ++w) {
+            of[w].x = fast_exp2(of[w].x - base);
+            sum += of[w].y * of[w].x;
+        }
+#pragma unroll
+        for (int i = 0; i < FOURS; ++i) {
+            if (!has(i)) continue;
+#pragma unroll
+            for (int w = 0; w < DECODE_WARPS; ++w) {
+                const float4 x = *reinterpret_cast<const float4 *>(sums + w * stride + D::sum_place(head, dim(i)));
+                o[i].x += x.x * of[w].x, o[i].y += x.y * of[w].x, o[i].z += x.z * of[w].x, o[i].w += x.w * of[w].x;
+            }
+        }
     }
-    softmax.rescale(factor);
+
+    __device__ __forceinline__ void store_result(T *out) const {
+        const float factor = sum > 0.0f ? 1.0f / sum : 0.0f;
 #pragma unroll
-    for (int senders = DECODE_WARPS / 2; senders > 0; senders /= 2) {
-        const int slot = warp % senders;
-        float *at = merge + (slot * 16 + g) * D::MERGE_PITCH + c * 2;
-        if (warp >= senders && warp < 2 * senders) {
-#pragma unroll
-            for (int tile = 0; tile < D::N_TILES; ++tile) {
-                const float(&o)[4] = softmax.o[tile];
-                *reinterpret_cast<float2 *>(at + tile * 8) = make_float2(o[0], o[1]);
-                *reinterpret_cast<float2 *>(at + tile * 8 + 8 * D::MERGE_PITCH) = make_float2(o[2], o[3]);
-            }
+        for (int i = 0; i < FOURS; ++i) {
+            if (!has(i)) continue;
+            *reinterpret_cast<uint2 *>(out + head * HD + dim(i)) =
+                make_uint2(Half<T>::pack(o[i].x * factor, o[i].y * factor), Half<T>::pack(o[i].z * factor, o[i].w * factor));
         }
-        __syncthreads();
-        if (warp < senders) {
+    }
+
+    __device__ __forceinline__ void store_part(float *parts, float2 *stats) const {
+        if (threadIdx.x % 8 == 0) stats[head] = make_float2(maximum, sum);
 #pragma unroll
-            for (int tile = 0; tile < D::N_TILES; ++tile) {
-                float(&o)[4] = softmax.o[tile];
-                const float2 upper = *reinterpret_cast<const float2 *>(at + tile * 8);
-                const float2 lower = *reinterpret_cast<const float2 *>(at + tile * 8 + 8 * D::MERGE_PITCH);
-                o[0] += upper.x, o[1] += upper.y, o[2] += lower.x, o[3] += lower.y;
-            }
+        for (int i = 0; i < FOURS; ++i) {
+            if (has(i)) *reinterpret_cast<float4 *>(parts + head * HD + dim(i)) = o[i];
         }
+    }
+};
+
+// Four elements of one head, summed over parts.
+struct Total {
+    float maximum = -CUDART_INF_F;
+    float sum = 0.0f;
+    float4 o = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
+
+    template <int N>
+    __device__ __forceinline__ void add(const float2 (&stats)[N], const float4 (&parts)[N]) {
+        float next = maximum;
+#pragma unroll
+        for (int i = 0; i < N; ++i) next = fmaxf(next, stats[i].x);
+        const float base = next == -CUDART_INF_F ? 0.0f : next;
+        const float before = fast_exp2(maximum - base);
+        maximum = next;
+        sum *= before, o.x *= before, o.y *= before, o.z *= before, o.w *= before;
+#pragma unroll
+        for (int i = 0; i < N; ++i) {
+            const float weight = fast_exp2(stats[i].x - base);
+            sum += stats[i].y * weight;
+            o.x += parts[i].x * weight, o.y += parts[i].y * weight;
+            o.z += parts[i].z * weight, o.w += parts[i].w * weight;
+        }
+    }
+
+    template <typename T>
+    __device__ __forceinline__ void store(T *out) const {
+        const float factor = sum > 0.0f ? 1.0f / sum : 0.0f;
+        *reinterpret_cast<uint2 *>(out) =
+            make_uint2(Half<T>::pack(o.x * factor, o.y * factor), Half<T>::pack(o.z * factor, o.w * factor));
+    }
+};
+
+// The parts of a segment's row in device memory.
+template <int HD>
+struct Parts {
+    float *sums;
+    float2 *stats;
+    int64_t first, stride;  // In heads: of the first part, of the next one.
+
+    __device__ __forceinline__ Parts(const DecodeParams &p, const Segment &s)
+        : sums(reinterpret_cast<float *>(p.parts)),
+          stats(reinterpret_cast<float2 *>(p.part_stats)),
+          first((int64_t(s.first_part) * gridDim.y + blockIdx.y) * 16),
+          stride(int64_t(gridDim.y) * 16) {}
+
+    // Merges four elements of a head over all parts, in order.
+    template <typename T>
+    __device__ __forceinline__ void merge(int num_parts, int head, int dim, T *out) const {
+        Total total;
+        for (int start = 0; start < num_parts; start += 8) {
+            float2 part_stats[8];
+            float4 parts[8];
+#pragma unroll
+            for (int i = 0; i < 8; ++i) {
+                const bool is_there = start + i < num_parts;
+                const int64_t at = first + (is_there ? start + i : start) * stride + head;
+                part_stats[i] = __ldcg(&stats[at]);
+                parts[i] = __ldcg(reinterpret_cast<const float4 *>(sums + at * HD + dim));
+                if (!is_there) part_stats[i] = make_float2(-CUDART_INF_F, 0.0f);
+            }
+            total.add(part_stats, parts);
+        }
+        total.store(out + head * HD + dim);
+    }
+};
+
+// Counts a part that all threads have written; tells all of them whether it was the last, whose counter is zero again.
+__device__ __forceinline__ bool is_last_part(int *counter, int num_parts, int *flag) {
+    __syncthreads();
+    if (threadIdx.x == 0) {
+        int before;
+        asm volatile("atom.add.acq_rel.gpu.global.s32 %0, [%1], 1;" : "=r"(before) : "l"(counter) : "memory");
+        *flag = before == num_parts - 1;
+        if (*flag) *counter = 0;
+    }
+    __syncthreads();
+    return *flag;
+}
+
+// Leaves a segment: as results, or as a part that the last block to end merges with the others.
+template <typename T, typename S, int HD>
+__device__ __forceinline__ void finish(const DecodeParams &p, const Segment &s, const Merged<T, S, HD> &merged, T *out,
+                                       int num_heads, int *flag) {
+    if (s.num_parts() == 1) {
+        if (merged.head < num_heads) merged.store_result(out);
+        return;
+    }
+    const Parts<HD> parts(p, s);
+    const int64_t at = parts.first + s.part() * parts.stride;
+    if (merged.head < num_heads) merged.store_part(parts.sums + at * HD, parts.stats + at);
+    int *counter = reinterpret_cast<int *>(p.counters) + s.first_part * gridDim.y + blockIdx.y;
+    if (!is_last_part(counter, s.num_parts(), flag)) return;
+    for (int i = threadIdx.x; i < num_heads * (HD / 4); i += 32 * DECODE_WARPS) {
+        parts.merge(s.num_parts(), i / (HD / 4), i % (HD / 4) * 4, out);
     }
 }
 
-// The first warp's result as activations.
+#if __CUDA_ARCH__ >= 900
+// ---- Clusters: few rows ---------------------------------------------------------------------------------------
+
+__device__ __forceinline__ void arrive_in_cluster() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
+__device__ __forceinline__ void wait_for_cluster() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+
+// Where the block `rank` of the cluster has what this one has at `address`.
+__device__ __forceinline__ uint32_t in_block(uint32_t address, int rank) {
+    uint32_t mapped;
+    asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(mapped) : "r"(address), "r"(rank));
+    return mapped;
+}
+__device__ __forceinline__ float4 load_cluster4(uint32_t address) {
+    float4 v;
+    asm volatile("ld.shared::cluster.v4.f32 {%0,%1,%2,%3}, [%4];" : "=f"(v.x), "=f"(v.y), "=f"(v.z), "=f"(v.w) : "r"(address) : "memory");
+    return v;
+}
+__device__ __forceinline__ float2 load_cluster2(uint32_t address) {
+    float2 v;
+    asm volatile("ld.shared::cluster.v2.f32 {%0,%1}, [%2];" : "=f"(v.x), "=f"(v.y) : "r"(address) : "memory");
+    return v;
+}
+
+// As `finish`, where the blocks of a cluster share one part: each merges two heads of all. The parts of a row are those
+// of its clusters; the last block of its rank merges them. `sums` and `stats` are in shared memory.
 template <typename T, typename S, int HD>
-__device__ __forceinline__ void store_result(const Softmax<HD> &softmax, T *out, int num_heads) {
+__device__ __forceinline__ void finish_cluster(const DecodeParams &p, const Segment &s, const Merged<T, S, HD> &merged,
+                                               T *out, int num_heads, float *sums, float2 *stats, int *flag) {
     using D = Decode<T, S, HD>;
-    const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
+    const int rank = blockIdx.x % CLUSTER_BLOCKS;
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-        const int head = g + r * 8;
-        if (head >= num_heads) continue;
-        const float factor = softmax.sum[r] > 0.0f ? 1.0f / softmax.sum[r] : 0.0f;
-#pragma unroll
-        for (int tile = 0; tile < D::N_TILES; ++tile) {
-            const float first = softmax.o[tile][2 * r] * factor, second = softmax.o[tile][2 * r + 1] * factor;
-            T *at = out + head * HD;
-            if constexpr (D::IS_FP8) {
-                at[D::dim_of(tile, c * 2)] = T(first);
-                at[D::dim_of(tile, c * 2 + 1)] = T(second);
-            } else {
-                *reinterpret_cast<uint32_t *>(at + tile * 8 + c * 2) = Half<T>::pack(first, second);
-            }
-        }
+    for (int i = 0; i < merged.FOURS; ++i) {
+        if (merged.has(i)) *reinterpret_cast<float4 *>(sums + D::sum_place(merged.head, merged.dim(i))) = merged.o[i];
     }
-}
-
-// The first warp's result as a part of a row.
-template <typename T, typename S, int HD>
-__device__ __forceinline__ void store_part(const Softmax<HD> &softmax, float *part, float2 *stats, int num_heads) {
-    using D = Decode<T, S, HD>;
-    const int lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
+    if (threadIdx.x % 8 == 0) stats[merged.head] = make_float2(merged.maximum, merged.sum);
+    arrive_in_cluster();
+    wait_for_cluster();
+    const int head = rank + threadIdx.x / (HD / 4) * 8, dim = threadIdx.x % (HD / 4) * 4;
+    const bool has_head = threadIdx.x < HD / 2 && head < num_heads;
+    Total total;
+    if (has_head) {
+        float2 block_stats[CLUSTER_BLOCKS];
+        float4 blocks[CLUSTER_BLOCKS];
 #pragma unroll
-    for (int r = 0; r < 2; ++r) {
-        const int head = g + r * 8;
-        if (head >= num_heads) continue;
-        if (c == 0) stats[head] = make_float2(softmax.maximum[r], softmax.sum[r]);
-#pragma unroll
-        for (int tile = 0; tile < D::N_TILES; ++tile) {
-            float *at = part + head * HD;
-            if constexpr (D::IS_FP8) {
-                at[D::dim_of(tile, c * 2)] = softmax.o[tile][2 * r];
-                at[D::dim_of(tile, c * 2 + 1)] = softmax.o[tile][2 * r + 1];
-            } else {
-                *reinterpret_cast<float2 *>(at + tile * 8 + c * 2) =
-                    make_float2(softmax.o[tile][2 * r], softmax.o[tile][2 * r + 1]);
-            }
+        for (int i = 0; i < CLUSTER_BLOCKS; ++i) {
+            block_stats[i] = load_cluster2(in_block(shared_address(stats + head), i));
+            blocks[i] = load_cluster4(in_block(shared_address(sums + D::sum_place(head, dim)), i));
         }
+        total.add(block_stats, blocks);
     }
-}
-
-// Merges the parts of a row, in order: a head a warp, four elements a lane.
-template <typename T, int HD>
-__device__ __forceinline__ void merge_parts(const DecodeParams &p, const Segment &s, T *out, int num_heads) {
-    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
-    const float *parts = reinterpret_cast<const float *>(p.parts);
-    const float2 *stats = reinterpret_cast<const float2 *>(p.part_stats);
-    const auto place = [&](int part) {
-        return (int64_t(s.first_part + part) * gridDim.y + blockIdx.y) * 16;
-    };
-    for (int head = warp; head < num_heads; head += DECODE_WARPS) {
-        float maximum = -CUDART_INF_F;
-        for (int part = lane; part < s.num_parts; part += 32) {
-            maximum = fmaxf(maximum, __ldcg(&stats[place(part) + head]).x);
+    arrive_in_cluster();
+    if (s.num_parts() == 1) {
+        if (has_head) total.store(out + head * HD + dim);
+    } else {
+        const Parts<HD> parts(p, s);
+        if (has_head) {
+            const int64_t at = parts.first + s.part() * parts.stride + head;
+            if (dim == 0) parts.stats[at] = make_float2(total.maximum, total.sum);
+            *reinterpret_cast<float4 *>(parts.sums + at * HD + dim) = total.o;
         }
-#pragma unroll
-        for (int lanes = 16; lanes > 0; lanes /= 2) {
-            maximum = fmaxf(maximum, __shfl_xor_sync(0xffffffffu, maximum, lanes));
-        }
-        const float base = maximum == -CUDART_INF_F ? 0.0f : maximum;
-#pragma unroll
-        for (int start = 0; start < HD; start += 128) {
-            const int dim = start + lane * 4;
-            if (dim >= HD) continue;
-            float sum = 0.0f;
-            float4 total = make_float4(0.0f, 0.0f, 0.0f, 0.0f);
-#pragma unroll 8
-            for (int part = 0; part < s.num_parts; ++part) {
-                const int64_t at = place(part) + head;
-                const float2 of = __ldcg(&stats[at]);
-                const float4 o = __ldcg(reinterpret_cast<const float4 *>(parts + at * HD + dim));
-                const float weight = fast_exp2(of.x - base);
-                sum += of.y * weight;
-                total.x += o.x * weight, total.y += o.y * weight;
-                total.z += o.z * weight, total.w += o.w * weight;
-            }
-            const float factor = sum > 0.0f ? 1.0f / sum : 0.0f;
-            *reinterpret_cast<uint2 *>(out + head * HD + dim) =
-                make_uint2(Half<T>::pack(total.x * factor, total.y * factor),
-                           Half<T>::pack(total.z * factor, total.w * factor));
-        }
+        int *counter =
+            reinterpret_cast<int *>(p.counters) + (s.first_part * gridDim.y + blockIdx.y) * CLUSTER_BLOCKS + rank;
+        if (is_last_part(counter, s.num_parts(), flag) && has_head) parts.merge(s.num_parts(), head, dim, out);
     }
+    wait_for_cluster();
 }
+#endif
 
-template <typename T, typename S, int HD>
+// One block: the segments of its run.
+template <typename T, typename S, int HD, bool IS_CLUSTER>
 __device__ __forceinline__ void decode(const DecodeParams &p) {
     using D = Decode<T, S, HD>;
     extern __shared__ __align__(128) char shared[];
-    float *merge = reinterpret_cast<float *>(shared + D::STAGES_BYTES);
-    float2 *warp_stats = reinterpret_cast<float2 *>(shared + D::STAGES_BYTES + D::MERGE_BYTES);
-    int *is_last = reinterpret_cast<int *>(shared + D::STAGES_BYTES + D::MERGE_BYTES + D::STATS_BYTES);
+    float2 *stats = reinterpret_cast<float2 *>(shared + D::STATS_AT);
+    int *flag = reinterpret_cast<int *>(shared + D::FLAG_AT);
 
     const int head_tiles = (p.group + 15) / 16;
     const int kv_head = blockIdx.y / head_tiles, first_head = blockIdx.y % head_tiles * 16;
     const int num_heads = min(16, p.group - first_head);
     const int q_column = (kv_head * p.group + first_head) * HD;
-    const int *run_starts = reinterpret_cast<const int *>(p.run_starts);
 
     DecodeWarp<T, S, HD> copies(p, shared_address(shared) + threadIdx.x / 32 * D::STAGES * D::STAGE_BYTES, kv_head);
-    int segment = run_starts[blockIdx.x];
-    copies.end_segment = run_starts[blockIdx.x + 1];
-    copies.cursor.segment = segment;
-    wait_for_previous_kernel();
-    copies.enter_segment();
+    int segment = blockIdx.x, end_segment = segment + 1;
+    if constexpr (IS_CLUSTER) {
+        // A segment a block. The blocks of a cluster without work leave together.
+        if (copies.segments[segment].parts == 0) return;
+    } else {
+        const int *run_starts = reinterpret_cast<const int *>(p.run_starts);
+        segment = run_starts[blockIdx.x], end_segment = run_starts[blockIdx.x + 1];
+    }
+    copies.start(segment, end_segment);
+    // The plan, the block tables and the keys of earlier steps were there before the kernel in front of this one.
+    bool has_waited = false;
 #pragma unroll
-    for (int stage = 0; stage < D::STAGES; ++stage) copies.copy(stage);
-    int stage = 0;
+    for (int stage = 0; stage < D::STAGES; ++stage) {
+        if (!has_waited && copies.is_new()) {
+            wait_for_previous_kernel();
+            has_waited = true;
+        }
+        copies.copy(stage);
+    }
+    if (!has_waited) wait_for_previous_kernel();
+    let_next_kernel_start();
 
+    Segment next;
+    if (segment < copies.end_segment) next = copies.segments[segment];
+    int stage = 0;
     for (; segment < copies.end_segment; ++segment) {
-        const Segment s = copies.segments[segment];
+        const Segment s = next;
+        if (segment + 1 < copies.end_segment) next = copies.segments[segment + 1];
         uint32_t q[D::K_STEPS][4];
         load_queries<T, S, HD>(q, reinterpret_cast<const T *>(p.q) + int64_t(s.token) * p.q_stride + q_column, num_heads);
         Softmax<HD> softmax;
         const int low = copies.lowest(s);
+        // The stage that was read last is filled again only after the merge, which takes its place.
+        int emptied = -1;
         for (int key = low & ~(UNIT_KEYS - 1); key < s.end_key; key += UNIT_KEYS) {
+            if (emptied >= 0) copies.copy(emptied);
             wait_copies<D::STAGES - 1>();
             __syncwarp();
             const uint32_t keys = copies.stages + stage * D::STAGE_BYTES;
@@ -503,46 +675,57 @@ __device__ __forceinline__ void decode(const DecodeParams &p) {
                                                 s.end_key);
             weigh<T, S, HD>(softmax.o, weights, keys + D::TILE_BYTES);
             __syncwarp();
-            copies.copy(stage);
+            emptied = stage;
             stage = stage + 1 == D::STAGES ? 0 : stage + 1;
         }
-        merge_warps<T, S, HD>(softmax, merge, warp_stats);
+        Merged<T, S, HD> merged;
+        float *sums = reinterpret_cast<float *>(shared + (D::IS_FP8 ? D::SUMS_AT : max(emptied, 0) * D::STAGE_BYTES));
+        if (emptied >= 0) {
+            constexpr int STRIDE = (D::IS_FP8 ? D::SUM_BYTES : D::STAGES * D::STAGE_BYTES) / 4;
+            store_sums<T, S, HD>(softmax, sums + copies.warp * STRIDE, stats + copies.warp * 16);
+            __syncthreads();
+            merged.add(sums, STRIDE, stats);
+        }
         T *out = reinterpret_cast<T *>(p.out) + int64_t(s.token) * p.out_stride + q_column;
-        if (s.num_parts == 1) {
-            if (copies.warp == 0) store_result<T, S, HD>(softmax, out, num_heads);
-            continue;
+        if constexpr (IS_CLUSTER) {
+#if __CUDA_ARCH__ >= 900
+            __syncthreads();
+            // The same place in every block of the cluster, whatever was read last.
+            sums = reinterpret_cast<float *>(shared + (D::IS_FP8 ? D::SUMS_AT : 0));
+            finish_cluster<T, S, HD>(p, s, merged, out, num_heads, sums, stats, flag);
+#endif
+        } else {
+            finish<T, S, HD>(p, s, merged, out, num_heads, flag);
+            __syncthreads();
+            if (emptied >= 0) copies.copy(emptied);
         }
-        if (copies.warp == 0) {
-            const int64_t at = (int64_t(s.first_part + s.part) * gridDim.y + blockIdx.y) * 16;
-            store_part<T, S, HD>(softmax, reinterpret_cast<float *>(p.parts) + at * HD,
-                                 reinterpret_cast<float2 *>(p.part_stats) + at, num_heads);
-            __threadfence();
-            __syncwarp();
-            if (copies.lane == 0) {
-                int *counter = reinterpret_cast<int *>(p.counters) + s.first_part * gridDim.y + blockIdx.y;
-                const bool is_done = atomicAdd(counter, 1) == s.num_parts - 1;
-                if (is_done) *counter = 0;
-                __threadfence();
-                *is_last = is_done;
-            }
-        }
-        __syncthreads();
-        if (*is_last) merge_parts<T, HD>(p, s, out, num_heads);
-        __syncthreads();
     }
 }
 
 }  // namespace attention
 
-#define ATTENTION_DECODE(NAME, T, S, HD)                                                                        \
-    extern "C" __global__ void __launch_bounds__(128, (HD) * sizeof(S) > 256 ? 1 : 2)                           \
-        NAME(const __grid_constant__ attention::DecodeParams p) {                                               \
-        attention::decode<T, S, HD>(p);                                                                         \
-    }
+#define ATTENTION_DECODE(SUFFIX, T, S, HD)                                                                      \
+    extern "C" __global__ void __launch_bounds__(128, attention::DECODE_BLOCKS<HD>)                             \
+        attention_decode_##SUFFIX##_##HD(const __grid_constant__ attention::DecodeParams p) {                   \
+        attention::decode<T, S, HD, false>(p);                                                                  \
+    }                                                                                                           \
+    ATTENTION_DECODE_CLUSTER(SUFFIX, T, S, HD)
 
-#define ATTENTION_DECODE_HEADS(SUFFIX, T, S)                    \
-    ATTENTION_DECODE(attention_decode_##SUFFIX##_64, T, S, 64)   \
-    ATTENTION_DECODE(attention_decode_##SUFFIX##_80, T, S, 80)   \
-    ATTENTION_DECODE(attention_decode_##SUFFIX##_96, T, S, 96)   \
-    ATTENTION_DECODE(attention_decode_##SUFFIX##_128, T, S, 128) \
-    ATTENTION_DECODE(attention_decode_##SUFFIX##_256, T, S, 256)
+// Clusters came with compute capability 9.0.
+#if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ >= 900
+#define ATTENTION_DECODE_CLUSTER(SUFFIX, T, S, HD)                                                              \
+    extern "C" __global__ void __cluster_dims__(attention::CLUSTER_BLOCKS, 1, 1)                                \
+        __launch_bounds__(128, attention::DECODE_BLOCKS<HD>)                                                    \
+        attention_decode_cluster_##SUFFIX##_##HD(const __grid_constant__ attention::DecodeParams p) {           \
+        attention::decode<T, S, HD, true>(p);                                                                   \
+    }
+#else
+#define ATTENTION_DECODE_CLUSTER(SUFFIX, T, S, HD)
+#endif
+
+#define ATTENTION_DECODE_HEADS(SUFFIX, T, S) \
+    ATTENTION_DECODE(SUFFIX, T, S, 64)       \
+    ATTENTION_DECODE(SUFFIX, T, S, 80)       \
+    ATTENTION_DECODE(SUFFIX, T, S, 96)       \
+    ATTENTION_DECODE(SUFFIX, T, S, 128)      \
+    ATTENTION_DECODE(SUFFIX, T, S, 256)

@@ -42,6 +42,19 @@ pub(crate) const MAX_SHARED_BYTES_OPT_IN: c_int = 97;
 /// `CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION`.
 pub(crate) const PROGRAMMATIC_SERIALIZATION: c_int = 6;
 
+/// `CU_TENSOR_MAP_DATA_TYPE_FLOAT16`.
+pub(crate) const TENSOR_F16: c_uint = 6;
+/// `CU_TENSOR_MAP_DATA_TYPE_BFLOAT16`.
+pub(crate) const TENSOR_BF16: c_uint = 9;
+/// `CU_TENSOR_MAP_INTERLEAVE_NONE`.
+pub(crate) const TENSOR_PLAIN: c_uint = 0;
+/// `CU_TENSOR_MAP_SWIZZLE_128B`.
+pub(crate) const TENSOR_SWIZZLE_128: c_uint = 3;
+/// `CU_TENSOR_MAP_L2_PROMOTION_L2_256B`.
+pub(crate) const TENSOR_PROMOTE_256: c_uint = 3;
+/// `CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE`: zeros.
+pub(crate) const TENSOR_FILL_ZEROS: c_uint = 0;
+
 /// `CUlaunchAttribute`: an id, and a value of 64 bytes of which the first are used.
 #[repr(C)]
 #[derive(Clone, Copy)]
@@ -104,6 +117,21 @@ unsafe extern "C" {
     pub(crate) fn cuGraphDestroy(graph: CUgraph) -> u32;
 
     pub(crate) fn cuFuncSetAttribute(function: CUfunction, attribute: c_int, value: c_int) -> u32;
+    /// Since CUDA 12.0.
+    pub(crate) fn cuTensorMapEncodeTiled(
+        map: *mut c_void,
+        dtype: c_uint,
+        rank: u32,
+        address: u64,
+        dims: *const u64,
+        strides: *const u64,
+        box_dims: *const u32,
+        element_strides: *const u32,
+        interleave: c_uint,
+        swizzle: c_uint,
+        promotion: c_uint,
+        fill: c_uint,
+    ) -> u32;
     /// Since CUDA 11.8.
     pub(crate) fn cuLaunchKernelEx(
         config: *const LaunchConfig,

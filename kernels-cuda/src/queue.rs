@@ -41,6 +41,9 @@ pub(crate) struct CudaQueue {
     small_writes: SmallWrites,
     in_step: bool,
     is_recording: bool,
+    /// Whether small writes are the last work: the next kernel then overlaps with nothing, so that all kernels may
+    /// read what the host wrote before they wait for the one in front of them.
+    is_behind_writes: bool,
 }
 
 impl CudaQueue {
@@ -49,7 +52,15 @@ impl CudaQueue {
         let stream = Stream::new(StreamFlags::NON_BLOCKING, None)
             .map_err(|error| parts.context.failed("cuStreamCreateWithPriority", error))?;
         let small_writes = SmallWrites::default();
-        Ok(Self { parts, stream, staging: None, small_writes, in_step: false, is_recording: false })
+        Ok(Self {
+            parts,
+            stream,
+            staging: None,
+            small_writes,
+            in_step: false,
+            is_recording: false,
+            is_behind_writes: false,
+        })
     }
 
     /// The stream, for what is enqueued on it directly, behind all writes so far. The context is current on this
@@ -63,6 +74,7 @@ impl CudaQueue {
             let code = unsafe { enqueue(stream, &self.parts.copies.writes, grid, &params) };
             self.small_writes.clear();
             self.parts.context.check("cuLaunchKernelEx", code)?;
+            self.is_behind_writes = true;
         }
         Ok(stream)
     }
@@ -91,8 +103,9 @@ impl CudaQueue {
             return Ok(());
         }
         let stream = self.stream()?;
+        let overlaps = grid.overlaps && !std::mem::take(&mut self.is_behind_writes);
         // SAFETY: as the caller promises.
-        let code = unsafe { enqueue(stream, kernel, grid, params) };
+        let code = unsafe { enqueue(stream, kernel, Grid { overlaps, ..grid }, params) };
         self.parts.context.check("cuLaunchKernelEx", code)
     }
 

@@ -1,22 +1,18 @@
 //! The launches of one layer.
 
-use std::sync::Arc;
-
 use quire_kernels::{AttentionArgs, DType, Error as KernelError, Result, StepCtx, Tensor};
 
-use super::plan::{PlanShape, Planner};
+use super::kernels::{Prefill, Variant};
+use super::plan::{Cut, PlanShape, Planner};
 use super::runs;
-use super::shape::{HEAD_DIMS, HeadShape, TILE_HEADS};
-use crate::Error;
-use crate::device::{BACKEND, CudaDevice};
-use crate::launch::{Grid, launch};
+use super::shape::{HEAD_DIMS, TILE_HEADS};
+use super::tensor_map::TensorMap;
+use crate::device::BACKEND;
+use crate::launch::launch;
 use crate::memory::address;
-use crate::module::Kernel;
 
 /// Most tiles of query heads that share a key and value head.
 pub(super) const MAX_HEAD_TILES: usize = 4;
-
-const DECODE_THREADS: u32 = 128;
 
 /// What the two kernels are told alike: the tail of `DecodeParams` and of `PrefillParams`.
 #[derive(Clone, Copy, Debug)]
@@ -65,13 +61,13 @@ struct PrefillParams {
     shape: Shape,
 }
 
-/// The kernels for one kind of cache.
-pub(super) struct Variant {
-    shape: HeadShape,
-    decode: Kernel,
-    decode_shared_bytes: u32,
-    prefill: Kernel,
-    prefill_shared_bytes: u32,
+/// `WideParams` of `attention_prefill_wgmma.cuh`.
+#[derive(Clone, Copy, Debug)]
+#[repr(C)]
+struct WideParams {
+    map: TensorMap,
+    prefill: PrefillParams,
+    max_tiles: i32,
 }
 
 /// Most bytes of the parts of cut rows.
@@ -80,31 +76,10 @@ pub(super) fn max_parts_bytes(planner: Planner) -> usize {
         return 0;
     }
     let head_dim = HEAD_DIMS[HEAD_DIMS.len() - 1];
-    runs::max_parts(planner.num_slots) * MAX_HEAD_TILES * TILE_HEADS * (head_dim + 2) * 4
+    runs::max_parts(planner.max_slots()) * MAX_HEAD_TILES * TILE_HEADS * (head_dim + 2) * 4
 }
 
 impl Variant {
-    pub(super) fn load(device: &Arc<CudaDevice>, shape: HeadShape) -> Result<Self, Error> {
-        let (activation, max_shared) = (device.activation_dtype(), device.max_shared_bytes() as usize);
-        let (decode_family, prefill_family) = match activation {
-            DType::F16 => ("attention_decode_f16", "attention_prefill_f16"),
-            _ => ("attention_decode_bf16", "attention_prefill_bf16"),
-        };
-        let suffix = format!("{}_{}", shape.kv_dtype, shape.head_dim);
-        let load = |family, shared_bytes: usize| {
-            let kernel = device.kernel(family, &format!("{family}_{suffix}"))?;
-            kernel.allow_shared_bytes(shared_bytes as u32)?;
-            Ok::<_, Error>((kernel, shared_bytes as u32))
-        };
-        let (decode, decode_shared_bytes) = load(decode_family, shape.decode_shared_bytes(max_shared))?;
-        let (prefill, prefill_shared_bytes) = load(prefill_family, shape.prefill_shared_bytes(max_shared))?;
-        Ok(Self { shape, decode, decode_shared_bytes, prefill, prefill_shared_bytes })
-    }
-
-    pub(super) fn shape(&self) -> HeadShape {
-        self.shape
-    }
-
     /// Enqueues the kernels of one layer.
     pub(super) fn forward(
         &self,
@@ -124,7 +99,7 @@ impl Variant {
             return Err(KernelError::Unsupported { backend: BACKEND.to_owned(), part: "attention", what });
         }
         let num_heads = layout.num_kv_heads * head_tiles;
-        let plan_shape = planner.shape(key, layout.num_kv_heads, layout.num_kv_heads * MAX_HEAD_TILES);
+        let plan_shape = planner.shape(key, layout, MAX_HEAD_TILES);
         let plan = plan_of(args, plan_shape);
         self.decode(ctx, args, (plan, plan_shape), num_heads)?;
         if plan_shape.max_tiles == 0 {
@@ -132,15 +107,32 @@ impl Variant {
         }
         let tiles = address(plan) + 4 * plan_shape.tiles().start as u64;
         let params = PrefillParams { tensors: tensors_of(args), tiles, shape };
-        let grid = Grid {
-            blocks: [(layout.num_kv_heads as i32 * shape.group) as u32, plan_shape.max_tiles as u32, 1],
-            threads: self.shape.prefill_threads(),
-            shared_bytes: self.prefill_shared_bytes,
-            overlaps: true,
-        };
-        // SAFETY: the struct mirrors the kernel's; the tensors were checked against each other; rows, tokens and
-        // positions in the plan are those of the step, whose block tables hold a block for every key seen.
-        unsafe { launch(ctx, &self.prefill, grid, &params) }
+        self.prefill(ctx, args, params, plan_shape.max_tiles)
+    }
+
+    fn prefill(
+        &self,
+        ctx: &mut StepCtx,
+        args: &AttentionArgs<'_>,
+        params: PrefillParams,
+        max_tiles: usize,
+    ) -> Result<()> {
+        let num_heads = (params.shape.num_kv_heads * params.shape.group) as usize;
+        match &self.prefill {
+            Prefill::Portable(loaded) => {
+                let grid = loaded.grid([num_heads, max_tiles]);
+                // SAFETY: the struct mirrors the kernel's; the tensors were checked against each other; rows, tokens
+                // and positions in the plan are those of the step, whose block tables hold a block for every key seen.
+                unsafe { launch(ctx, &loaded.kernel, grid, &params) }
+            }
+            Prefill::Wgmma(loaded) => {
+                let num_blocks = (self.device.num_sms() as usize).min(num_heads * max_tiles);
+                let map = TensorMap::of(&self.device, args.kv)?;
+                let params = WideParams { map, prefill: params, max_tiles: max_tiles as i32 };
+                // SAFETY: as above; the map describes the layer's cache.
+                unsafe { launch(ctx, &loaded.kernel, loaded.grid([num_blocks, 1]), &params) }
+            }
+        }
     }
 
     fn decode(
@@ -150,8 +142,8 @@ impl Variant {
         (plan, plan_shape): (&Tensor, PlanShape),
         num_heads: usize,
     ) -> Result<()> {
-        let num_rows = plan_shape.max_parts() * num_heads * TILE_HEADS;
-        let parts = ctx.alloc(DType::F32, &[num_rows, self.shape.head_dim])?;
+        let num_rows = plan_shape.max_parts * num_heads * TILE_HEADS;
+        let parts = ctx.alloc(DType::F32, &[num_rows, self.shape().head_dim])?;
         let part_stats = ctx.alloc(DType::F32, &[num_rows, 2])?;
         let in_plan = |start: usize| address(plan) + 4 * start as u64;
         let params = DecodeParams {
@@ -163,14 +155,13 @@ impl Variant {
             part_stats: address(&part_stats),
             shape: shape_of(args),
         };
-        let grid = Grid {
-            blocks: [plan_shape.num_runs as u32, num_heads as u32, 1],
-            threads: DECODE_THREADS,
-            shared_bytes: self.decode_shared_bytes,
-            overlaps: true,
+        let decode = match plan_shape.cut {
+            Cut::Clusters => self.decode_cluster.as_ref().expect("planned for a device with clusters"),
+            Cut::Uncut | Cut::Balanced => &self.decode,
         };
+        let grid = decode.grid([plan_shape.num_runs, num_heads]);
         // SAFETY: as in `forward`; the parts are as many as the plan of this shape may make.
-        unsafe { launch(ctx, &self.decode, grid, &params) }
+        unsafe { launch(ctx, &decode.kernel, grid, &params) }
     }
 }
 

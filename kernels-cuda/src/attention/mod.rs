@@ -1,19 +1,22 @@
 //! Paged attention.
 //!
 //! ```text
-//! plan     cuts the rows of a step: few tokens into segments of keys, many into tiles   plan.rs, runs.rs, tiles.rs
-//! forward  enqueues a kernel for each of the two                                         forward.rs
+//! plan     cuts the rows of a step: few tokens into segments of keys, many into tiles   plan.rs, runs.rs, clusters.rs, tiles.rs
+//! forward  enqueues a kernel for each of the two                                         forward.rs, tensor_map.rs
 //! write    keys and values to their slots, with rotary positions                         write.rs
-//! shape    which kernels there are                                                       shape.rs
+//! kernels  which there are, and for what                                                 kernels.rs, shape.rs
 //! ```
 //!
 //! With `--deterministic` every token is computed by the decode kernel, uncut: the keys are then taken in an order
 //! that depends on the token's position alone.
 
+mod clusters;
 mod forward;
+mod kernels;
 mod plan;
 mod runs;
 mod shape;
+mod tensor_map;
 mod tiles;
 mod write;
 
@@ -25,15 +28,13 @@ use quire_kernels::{
     Tensor,
 };
 
-use self::forward::{MAX_HEAD_TILES, Variant};
+use self::forward::MAX_HEAD_TILES;
+use self::kernels::{Variant, has_clusters, has_wgmma};
 use self::plan::Planner;
 use self::shape::{BLOCK_SIZES, HEAD_DIMS, HeadShape};
 pub(crate) use self::write::KvWriter;
 use crate::Error;
 use crate::device::{BACKEND, CudaDevice};
-
-/// Decode blocks a multiprocessor runs at once.
-const BLOCKS_PER_SM: usize = 2;
 
 /// The attention part.
 pub(crate) struct CudaAttention {
@@ -57,8 +58,9 @@ impl CudaAttention {
                 }
             }
         }
-        let num_slots = device.num_sms() as usize * BLOCKS_PER_SM;
-        let planner = Planner { num_slots, is_deterministic: device.is_deterministic() };
+        let num_sms = device.num_sms() as usize;
+        let is_deterministic = device.is_deterministic();
+        let planner = Planner { num_sms, is_deterministic, has_clusters: has_clusters(&device) };
         Ok(Self { writer: KvWriter::new(&device)?, device, variants, planner })
     }
 
@@ -81,28 +83,28 @@ impl Part for CudaAttention {
     }
 
     fn dispatch(&self) -> Vec<Dispatch> {
-        let decode = "few queries: split over the sequence, query heads of a group in one product";
-        let lines = match self.device.is_deterministic() {
-            true => vec![Dispatch::new(
-                "attention",
-                "attention_decode uncut",
-                "one order of keys, whatever the step",
-            )],
-            false => vec![
-                Dispatch::new("attention.decode", "attention_decode mma.sync", decode),
-                Dispatch::new(
-                    "attention.prefill",
-                    "attention_prefill mma.sync",
-                    "tiles of 128 queries by 64 keys",
-                ),
-            ],
+        let line =
+            |op: &str, kernel: &str, reason: &str| Dispatch::new(format!("attention{op}"), kernel, reason);
+        let write = line(".write_kv", "attention_write", "with rotary positions in one launch");
+        if self.device.is_deterministic() {
+            return vec![line("", "attention_decode uncut", "one order of keys, whatever the step"), write];
+        }
+        let few = match self.planner.has_clusters {
+            true => line(".few_rows", "attention_decode_cluster", "blocks merge in shared memory"),
+            false => {
+                line(".few_rows", "attention_decode runs", "a fallback: the device has no clusters of blocks")
+            }
         };
-        let write = Dispatch::new(
-            "attention.write_kv",
-            "attention_write",
-            "with rotary positions where they are there",
-        );
-        lines.into_iter().chain([write]).collect()
+        let prefill = match has_wgmma(&self.device) {
+            true => line(
+                ".prefill",
+                "attention_prefill_wgmma, attention_prefill",
+                "wgmma: 16-bit heads of 64 and 128",
+            ),
+            false => line(".prefill", "attention_prefill", "mma.sync: the device has no wgmma"),
+        };
+        let decode = "runs of keys of one length, query heads of a group in one product";
+        vec![line(".decode", "attention_decode runs", decode), few, prefill, write]
     }
 }
 
@@ -123,7 +125,7 @@ impl AttentionKernels for CudaAttention {
         rows: &StepRows,
         layout: &KvLayout,
     ) -> Result<AttentionPlan> {
-        let shape = self.planner.shape(key, layout.num_kv_heads, layout.num_kv_heads * MAX_HEAD_TILES);
+        let shape = self.planner.shape(key, layout, MAX_HEAD_TILES);
         let plan = ctx.alloc(DType::I32, &[shape.len()])?;
         ctx.write(&plan, &shape.fill(rows))?;
         Ok(AttentionPlan { tensors: vec![plan] })

@@ -6,67 +6,122 @@
 
 use std::ops::Range;
 
-use quire_kernels::{ShapeKey, StepRows};
+use quire_kernels::{KvLayout, ShapeKey, StepRows};
 
+use super::clusters::{self, CLUSTER_BLOCKS};
 use super::runs::{self, Runs, Segment};
+use super::shape::{MAX_DECODE_BLOCKS, decode_blocks};
 use super::tiles::{self, QueryTile};
 
 /// Rows of at most so many tokens are computed token by token, split over the sequence.
 pub(super) const MAX_DECODE_TOKENS: usize = 4;
 
+/// Most key and value heads that memory is planned for on devices with fewer slots.
+const MAX_KV_HEADS: usize = 128;
+
 /// Integers of a segment and of a tile.
 const ENTRY: usize = 8;
+
+/// How tokens are shared out to blocks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Cut {
+    /// A block each.
+    Uncut,
+    /// Runs of one length.
+    Balanced,
+    /// Clusters of blocks: for few tokens.
+    Clusters,
+}
 
 /// How the steps of one shape are cut.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PlanShape {
+    pub(super) cut: Cut,
     pub(super) num_runs: usize,
     pub(super) max_tiles: usize,
+    /// Parts of tokens that there may be.
+    pub(super) max_parts: usize,
     max_segments: usize,
     /// Counters of a part.
     num_counters: usize,
-    is_deterministic: bool,
 }
 
 /// What the planning of all steps has in common.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Planner {
-    /// Decode blocks that run at once.
-    pub(super) num_slots: usize,
+    /// Multiprocessors.
+    pub(super) num_sms: usize,
     /// Whether a token's result may depend on its position alone.
     pub(super) is_deterministic: bool,
+    /// Whether the device has clusters of blocks.
+    pub(super) has_clusters: bool,
 }
 
 impl Planner {
-    /// The shape of a plan; `max_heads` counts the tiles of query heads.
-    pub(super) fn shape(&self, key: ShapeKey, num_kv_heads: usize, max_heads: usize) -> PlanShape {
-        let is_deterministic = self.is_deterministic;
-        if is_deterministic {
-            let (num_runs, max_segments) = (key.num_tokens, key.num_tokens);
-            return PlanShape { num_runs, max_tiles: 0, max_segments, num_counters: 0, is_deterministic };
-        }
-        let num_runs = (self.num_slots / num_kv_heads).max(1);
-        let num_decoded = key.num_tokens.min(key.num_rows * MAX_DECODE_TOKENS.min(key.max_query_len));
-        let has_tiles = key.max_query_len > MAX_DECODE_TOKENS;
-        PlanShape {
-            num_runs,
-            max_tiles: if has_tiles { tiles::max_tiles(key.num_tokens, key.num_rows) } else { 0 },
-            max_segments: runs::max_segments(num_decoded, num_runs),
-            num_counters: max_heads,
-            is_deterministic,
+    /// Clusters that certainly run at once: the multiprocessors come in groups that are no whole number of clusters,
+    /// and one cluster that has to wait takes as long again as all the others.
+    fn max_clusters(&self) -> usize {
+        2 * self.num_sms / CLUSTER_BLOCKS * 7 / 8
+    }
+
+    /// Most decode blocks that run at once.
+    pub(super) fn max_slots(&self) -> usize {
+        self.num_sms * MAX_DECODE_BLOCKS
+    }
+
+    /// The shape of a plan; `max_head_tiles` counts the tiles of query heads of a key and value head.
+    pub(super) fn shape(&self, key: ShapeKey, layout: &KvLayout, max_head_tiles: usize) -> PlanShape {
+        let num_kv_heads = layout.num_kv_heads;
+        let has_tiles = key.max_query_len > MAX_DECODE_TOKENS && !self.is_deterministic;
+        let max_tiles = if has_tiles { tiles::max_tiles(key.num_tokens, key.num_rows) } else { 0 };
+        let max_heads = num_kv_heads * max_head_tiles;
+        let num_clusters = self.max_clusters() / num_kv_heads;
+        let has_few_tokens = !has_tiles && key.num_tokens <= num_clusters;
+        if self.is_deterministic {
+            let num_runs = key.num_tokens;
+            PlanShape {
+                cut: Cut::Uncut,
+                num_runs,
+                max_tiles,
+                max_parts: 0,
+                max_segments: num_runs,
+                num_counters: 0,
+            }
+        } else if self.has_clusters && has_few_tokens {
+            PlanShape {
+                cut: Cut::Clusters,
+                num_runs: num_clusters * CLUSTER_BLOCKS,
+                max_tiles,
+                max_parts: num_clusters,
+                max_segments: num_clusters * CLUSTER_BLOCKS,
+                num_counters: max_heads * CLUSTER_BLOCKS,
+            }
+        } else {
+            let num_slots = self.num_sms * decode_blocks(layout.head_dim);
+            let num_runs = (num_slots / num_kv_heads).max(1);
+            let max_decoded = key.num_tokens.min(key.num_rows * MAX_DECODE_TOKENS);
+            PlanShape {
+                cut: Cut::Balanced,
+                num_runs,
+                max_tiles,
+                max_parts: runs::max_parts(num_runs),
+                max_segments: runs::max_segments(max_decoded, num_runs),
+                num_counters: max_heads,
+            }
         }
     }
 
-    /// Most integers of a plan for so many tokens and rows.
+    /// Most integers of a plan for so many tokens and rows, whatever the heads.
     pub(super) fn max_len(&self, num_tokens: usize, num_rows: usize, max_head_tiles: usize) -> usize {
         if self.is_deterministic {
             return num_tokens * (ENTRY + 1) + 1;
         }
-        let num_decoded = num_tokens.min(num_rows * MAX_DECODE_TOKENS);
+        let max_decoded = num_tokens.min(num_rows * MAX_DECODE_TOKENS);
         let entries =
-            runs::max_segments(num_decoded, self.num_slots) + tiles::max_tiles(num_tokens, num_rows);
-        let num_counters = runs::max_parts(self.num_slots) * max_head_tiles;
-        entries * ENTRY + self.num_slots + 1 + num_counters
+            runs::max_segments(max_decoded, self.max_slots()) + tiles::max_tiles(num_tokens, num_rows);
+        // Runs times heads are at most the slots, but for a run of more heads than slots.
+        let num_counters = runs::max_parts(self.max_slots().max(MAX_KV_HEADS)) * max_head_tiles;
+        entries * ENTRY + self.max_slots() + 1 + num_counters
     }
 }
 
@@ -92,12 +147,7 @@ impl PlanShape {
 
     pub(super) fn counters(&self) -> Range<usize> {
         let start = self.starts().end;
-        start..start + self.max_parts() * self.num_counters
-    }
-
-    /// Parts of rows that there may be.
-    pub(super) fn max_parts(&self) -> usize {
-        if self.is_deterministic { 0 } else { runs::max_parts(self.num_runs) }
+        start..start + self.max_parts * self.num_counters
     }
 
     /// The plan of a step.
@@ -105,16 +155,17 @@ impl PlanShape {
         let mut tokens: Vec<Segment> = Vec::with_capacity(rows.num_rows());
         let mut tiles: Vec<QueryTile> = Vec::new();
         for row in 0..rows.num_rows() {
-            if self.is_deterministic || rows.query_len(row) <= MAX_DECODE_TOKENS {
+            if self.cut == Cut::Uncut || rows.query_len(row) <= MAX_DECODE_TOKENS {
                 tokens.extend(runs::tokens(rows, row));
             } else {
                 tiles.extend(tiles::tiles(rows, row));
             }
         }
         tiles::longest_first(&mut tiles);
-        let Runs { segments, starts, .. } = match self.is_deterministic {
-            true => runs::uncut(tokens),
-            false => runs::balanced(&tokens, self.num_runs),
+        let Runs { segments, starts, .. } = match self.cut {
+            Cut::Uncut => runs::uncut(tokens),
+            Cut::Balanced => runs::balanced(&tokens, self.num_runs),
+            Cut::Clusters => clusters::shared_out(&tokens, self.max_parts),
         };
         let mut plan = vec![0; self.len()];
         put(&mut plan, self.segments(), bytemuck::cast_slice(&segments));
@@ -130,9 +181,11 @@ fn put(plan: &mut [i32], place: Range<usize>, values: &[i32]) {
 
 #[cfg(test)]
 mod tests {
+    use quire_kernels::DType;
+
     use super::*;
 
-    const PLANNER: Planner = Planner { num_slots: 264, is_deterministic: false };
+    const PLANNER: Planner = Planner { num_sms: 132, is_deterministic: false, has_clusters: false };
 
     fn step(query_lens: &[i32], cached: i32) -> (ShapeKey, StepRows) {
         let mut rows = StepRows { query_start: vec![0], seq_lens: Vec::new() };
@@ -151,17 +204,25 @@ mod tests {
 
     fn check(planner: Planner, query_lens: &[i32], cached: i32) -> (PlanShape, Vec<i32>) {
         let (key, rows) = step(query_lens, cached);
-        let shape = planner.shape(key, 4, 8);
+        let layout = KvLayout {
+            block_bytes: 2 * 4 * 16 * 128 * 2,
+            block_size: 16,
+            num_kv_heads: 4,
+            head_dim: 128,
+            dtype: DType::BF16,
+        };
+        let shape = planner.shape(key, &layout, 2);
         let plan = shape.fill(&rows);
         assert_eq!(plan.len(), shape.len());
-        assert!(plan.len() <= planner.max_len(key.num_tokens, key.num_rows, 8), "{}", plan.len());
+        assert!(plan.len() <= planner.max_len(key.num_tokens, key.num_rows, 2), "{}", plan.len());
         assert!(plan[shape.counters()].iter().all(|&counter| counter == 0));
         let segments: Vec<Segment> = bytemuck::pod_collect_to_vec(&plan[shape.segments()]);
         let tiles: Vec<QueryTile> = bytemuck::pod_collect_to_vec(&plan[shape.tiles()]);
         let mut seen = vec![0; key.num_tokens];
         let last = plan[shape.starts()][shape.num_runs] as usize;
-        for segment in segments[..last].iter().filter(|segment| segment.part == 0) {
-            seen[segment.token as usize] += 1;
+        for segment in segments[..last].iter().filter(|segment| segment.part() == 0 && segment.first_key == 0)
+        {
+            seen[segment.token as usize] = 1;
         }
         for tile in tiles {
             (tile.token..tile.token + tile.num_tokens).for_each(|token| seen[token as usize] += 1);
@@ -178,6 +239,7 @@ mod tests {
             check(PLANNER, &[1; 256], cached);
             check(PLANNER, &[1, 700, 4, 5, 1, 128], cached);
             check(Planner { is_deterministic: true, ..PLANNER }, &[1, 700, 4, 5], cached);
+            check(Planner { has_clusters: true, ..PLANNER }, &[1, 4, 2], cached);
         }
     }
 
@@ -186,6 +248,15 @@ mod tests {
         let short = check(PLANNER, &[1; 9], 1);
         let long = check(PLANNER, &[1; 9], 9000);
         assert_eq!((short.0, short.1.len()), (long.0, long.1.len()));
+    }
+
+    #[test]
+    fn few_tokens_go_to_clusters() {
+        let planner = Planner { has_clusters: true, ..PLANNER };
+        let cut = |query_lens: &[i32]| check(planner, query_lens, 70).0.cut;
+        assert_eq!(cut(&[1; 7]), Cut::Clusters);
+        assert_eq!(cut(&[1; 8]), Cut::Balanced);
+        assert_eq!(cut(&[5]), Cut::Balanced, "and the five are a tile");
     }
 
     #[test]

@@ -6,8 +6,8 @@ use quire_kernels::StepRows;
 /// Keys that a block takes at a time.
 pub(super) const UNIT_KEYS: usize = 64;
 
-/// What starting and merging a segment costs, in units of keys.
-const SEGMENT_COST: usize = 1;
+/// What starting and merging a segment costs, in units of keys. Of 0 to 3 tried, the best at every size.
+const SEGMENT_COST: usize = 3;
 
 /// A range of keys of one query token: `Segment` of `attention_decode.cuh`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Pod, Zeroable)]
@@ -18,9 +18,47 @@ pub(super) struct Segment {
     pub(super) first_key: i32,
     pub(super) end_key: i32,
     pub(super) position: i32,
+    /// The first key that the step writes.
+    pub(super) first_new: i32,
+    /// Number of the token's first part among all parts.
     pub(super) first_part: i32,
-    pub(super) part: i32,
-    pub(super) num_parts: i32,
+    /// Number of this part among the token's; how many those are from bit 16 on.
+    parts: i32,
+}
+
+impl Segment {
+    /// All keys of a query token.
+    fn whole(row: usize, token: i32, position: i32, first_new: i32, end_key: i32) -> Self {
+        let row = row as i32;
+        Self { row, token, first_key: 0, end_key, position, first_new, first_part: 0, parts: 0 }
+            .numbered(0, 0, 1)
+    }
+
+    /// As part `part` of `num_parts`, which are numbered from `first_part` on among all parts.
+    pub(super) fn numbered(self, first_part: usize, part: usize, num_parts: usize) -> Self {
+        Self { first_part: first_part as i32, parts: (part | num_parts << 16) as i32, ..self }
+    }
+
+    /// The part's number.
+    pub(super) fn part(&self) -> usize {
+        (self.parts & 0xffff) as usize
+    }
+
+    /// How many parts the token has.
+    pub(super) fn num_parts(&self) -> usize {
+        (self.parts >> 16) as usize
+    }
+
+    /// Units of keys; a padded row has one without keys.
+    pub(super) fn num_units(&self) -> usize {
+        (self.end_key as usize).div_ceil(UNIT_KEYS).max(1)
+    }
+
+    /// The units `first..end` of it.
+    pub(super) fn units(&self, first: usize, end: usize) -> Self {
+        let first_key = (first * UNIT_KEYS) as i32;
+        Self { first_key, end_key: self.end_key.min((end * UNIT_KEYS) as i32), ..*self }
+    }
 }
 
 /// Segments in the order of the runs that execute them.
@@ -45,10 +83,10 @@ pub(super) const fn max_segments(num_tokens: usize, num_runs: usize) -> usize {
 /// The query tokens of a row that has few of them, each as an uncut segment.
 pub(super) fn tokens(rows: &StepRows, row: usize) -> impl Iterator<Item = Segment> {
     let (start, len, seen) = (rows.query_start[row], rows.query_len(row) as i32, rows.seq_lens[row]);
-    (0..len).map(move |i| {
-        let position = if seen > 0 { seen - len + i } else { 0 };
-        let end_key = if seen > 0 { position + 1 } else { 0 };
-        Segment { row: row as i32, token: start + i, end_key, position, num_parts: 1, ..Segment::default() }
+    let first_new = (seen - len).max(0);
+    (0..len).map(move |i| match seen {
+        0 => Segment::whole(row, start + i, 0, 0, 0),
+        _ => Segment::whole(row, start + i, first_new + i, first_new, first_new + i + 1),
     })
 }
 
@@ -60,7 +98,7 @@ pub(super) fn uncut(tokens: Vec<Segment>) -> Runs {
 
 /// Shares the tokens out to `num_runs` runs of about the same length, cutting them where a run is full.
 pub(super) fn balanced(tokens: &[Segment], num_runs: usize) -> Runs {
-    let total: usize = tokens.iter().map(|token| units(token) + SEGMENT_COST).sum();
+    let total: usize = tokens.iter().map(|token| token.num_units() + SEGMENT_COST).sum();
     let mut budget = total.div_ceil(num_runs.max(1)).max(1 + SEGMENT_COST);
     loop {
         let mut runs = cut(tokens, budget);
@@ -74,16 +112,12 @@ pub(super) fn balanced(tokens: &[Segment], num_runs: usize) -> Runs {
     }
 }
 
-fn units(token: &Segment) -> usize {
-    (token.end_key as usize).div_ceil(UNIT_KEYS).max(1)
-}
-
 fn cut(tokens: &[Segment], budget: usize) -> Runs {
     let mut runs = Runs { starts: vec![0], ..Runs::default() };
     let mut left = budget;
     for token in tokens {
         let first_segment = runs.segments.len();
-        let (mut first, end) = (0, units(token));
+        let (mut first, end) = (0, token.num_units());
         while first < end {
             let is_started = runs.segments.len() as i32 > *runs.starts.last().expect("starts with one");
             if left <= SEGMENT_COST && is_started {
@@ -91,8 +125,7 @@ fn cut(tokens: &[Segment], budget: usize) -> Runs {
                 left = budget;
             }
             let taken = left.saturating_sub(SEGMENT_COST).clamp(1, end - first);
-            let end_key = token.end_key.min(((first + taken) * UNIT_KEYS) as i32);
-            runs.segments.push(Segment { first_key: (first * UNIT_KEYS) as i32, end_key, ..*token });
+            runs.segments.push(token.units(first, first + taken));
             first += taken;
             left = left.saturating_sub(taken + SEGMENT_COST);
         }
@@ -111,9 +144,7 @@ impl Runs {
             return;
         }
         for (i, part) in parts.iter_mut().enumerate() {
-            part.first_part = self.num_parts as i32;
-            part.part = i as i32;
-            part.num_parts = num_parts as i32;
+            *part = part.numbered(self.num_parts, i, num_parts);
         }
         self.num_parts += num_parts;
     }
@@ -144,8 +175,7 @@ mod tests {
             let parts: Vec<_> = runs.segments.iter().filter(|s| s.token == token as i32).collect();
             let mut next = 0;
             for (i, part) in parts.iter().enumerate() {
-                assert_eq!((part.first_key, part.part), (next, i as i32));
-                assert_eq!(part.num_parts as usize, parts.len());
+                assert_eq!((part.first_key, part.part(), part.num_parts()), (next, i, parts.len()));
                 assert_eq!(part.first_part, parts[0].first_part);
                 next = part.end_key;
             }
@@ -170,24 +200,27 @@ mod tests {
         let runs = check(&lens, 66);
         let costs = runs.starts.windows(2).map(|run| {
             let run = &runs.segments[run[0] as usize..run[1] as usize];
-            run.iter().map(|s| ((s.end_key - s.first_key) as usize).div_ceil(UNIT_KEYS) + 1).sum::<usize>()
+            run.iter()
+                .map(|s| ((s.end_key - s.first_key) as usize).div_ceil(UNIT_KEYS) + SEGMENT_COST)
+                .sum::<usize>()
         });
         let costs: Vec<usize> = costs.collect();
         let mean = costs.iter().sum::<usize>() / costs.len();
-        assert!(costs.iter().all(|&cost| cost <= mean + mean / 16 + 2), "{costs:?}");
+        assert!(costs.iter().all(|&cost| cost <= mean + mean / 16 + 2 * SEGMENT_COST), "{costs:?}");
     }
 
     #[test]
     fn a_padded_row_has_a_segment_without_keys() {
         let runs = check(&[0, 5], 4);
-        assert_eq!(runs.segments[0], Segment { num_parts: 1, ..Segment::default() });
+        let padded = runs.segments[0];
+        assert_eq!((padded.first_key, padded.end_key, padded.num_parts()), (0, 0, 1));
     }
 
     #[test]
     fn tokens_of_a_chunk_see_the_keys_up_to_themselves() {
         let rows = StepRows { query_start: vec![0, 3], seq_lens: vec![10] };
-        let seen: Vec<_> = tokens(&rows, 0).map(|s| (s.token, s.position, s.end_key)).collect();
-        assert_eq!(seen, [(0, 7, 8), (1, 8, 9), (2, 9, 10)]);
+        let seen: Vec<_> = tokens(&rows, 0).map(|s| (s.token, s.position, s.end_key, s.first_new)).collect();
+        assert_eq!(seen, [(0, 7, 8, 7), (1, 8, 9, 7), (2, 9, 10, 7)]);
     }
 
     #[test]

@@ -17,6 +17,9 @@ pub(super) const TILE_HEADS: usize = 16;
 const DECODE_WARPS: usize = 4;
 const WARP_KEYS: usize = 16;
 
+/// Most stages of a decode block.
+const MAX_STAGES: usize = 6;
+
 /// Keys of a prefill tile.
 const TILE_KEYS: usize = 64;
 
@@ -38,19 +41,20 @@ impl HeadShape {
         self.head_dim * self.kv_dtype.block_bytes()
     }
 
-    /// Shared memory of a decode block on a device whose blocks may have `max_shared_bytes`.
+    /// Shared memory of a decode block on a device whose blocks may have `max_shared_bytes`: as many stages as let
+    /// [`decode_blocks`] live together.
     pub(super) fn decode_shared_bytes(self, max_shared_bytes: usize) -> usize {
-        let pitch = match (self.kv_dtype.block_bytes(), self.head_dim) {
-            (1, 80) => 80,
-            _ => self.head_bytes() + 16,
-        };
-        let stages = if self.head_bytes() >= 256 { 2 } else { 4 };
-        let bytes = |stages: usize| {
-            let copies = DECODE_WARPS * stages * 2 * WARP_KEYS * pitch;
-            let merge = 2 * 16 * (self.head_dim + 8) * 4;
-            copies + merge + DECODE_WARPS * 16 * 8 + 16
-        };
-        if bytes(stages) <= shared_class(max_shared_bytes) { bytes(stages) } else { bytes(1) }
+        let is_fp8 = self.kv_dtype.block_bytes() == 1;
+        let is_unpadded = self.head_bytes().is_multiple_of(128) || (is_fp8 && self.head_dim == 80);
+        let pitch = if is_unpadded { self.head_bytes() } else { self.head_bytes() + 16 };
+        let stage = DECODE_WARPS * 2 * WARP_KEYS * pitch;
+        let sum_pitch = if self.head_dim.is_multiple_of(64) { self.head_dim } else { self.head_dim + 8 };
+        let sums = if is_fp8 { DECODE_WARPS * 16 * sum_pitch * 4 } else { 0 };
+        let rest = sums + DECODE_WARPS * 16 * 8 + 16;
+        let stages = (shared_class(max_shared_bytes) / decode_blocks(self.head_dim))
+            .saturating_sub(1024 + rest)
+            / stage;
+        stages.clamp(1, MAX_STAGES) * stage + rest
     }
 
     /// Shared memory of a prefill block on a device whose blocks may have `max_shared_bytes`.
@@ -63,11 +67,31 @@ impl HeadShape {
         bytes(if is_deep { 2 } else { 1 })
     }
 
+    /// Shared memory of a prefill block that computes by wgmma, where there is such a kernel.
+    pub(super) fn wgmma_shared_bytes(self, activation: DType) -> Option<usize> {
+        let has_kernel = self.kv_dtype == activation && matches!(self.head_dim, 64 | 128);
+        // Tiles of queries, of this round and the next, of keys and values in two stages; their barriers; the first
+        // tile is aligned to 1,024 bytes.
+        has_kernel.then(|| (2 + 2 * 2) * 128 * 2 * self.head_dim + 8 * 8 + 1024)
+    }
+
     /// Threads of a prefill block.
     pub(super) fn prefill_threads(self) -> u32 {
         if self.head_dim > 128 { 256 } else { 128 }
     }
 }
+
+/// Decode blocks that a multiprocessor should hold: small heads need more of them to have as many bytes under way.
+pub(super) const fn decode_blocks(head_dim: usize) -> usize {
+    match head_dim {
+        ..=64 => MAX_DECODE_BLOCKS,
+        65..=128 => 2,
+        _ => 1,
+    }
+}
+
+/// Most decode blocks that a multiprocessor should hold.
+pub(super) const MAX_DECODE_BLOCKS: usize = 3;
 
 /// What the kernels of a device are compiled for: the limits of Hopper and data-centre Blackwell, of A100, of the
 /// rest.
@@ -91,14 +115,20 @@ mod tests {
                 let shape = shape(head_dim, kv_dtype);
                 assert!(shape.decode_shared_bytes(227 << 10) <= 227 << 10, "{shape:?}");
                 assert!(shape.prefill_shared_bytes(227 << 10) <= 227 << 10, "{shape:?}");
+                assert!(
+                    shape.wgmma_shared_bytes(DType::BF16).is_none_or(|bytes| bytes <= 227 << 10),
+                    "{shape:?}"
+                );
             }
         }
     }
 
     #[test]
     fn heads_up_to_128_fit_into_every_device() {
-        for head_dim in [64, 80, 96, 128] {
-            let shape = shape(head_dim, DType::F16);
+        for (head_dim, dtype) in
+            [64, 80, 96, 128].into_iter().flat_map(|d| [(d, DType::F16), (d, DType::F8E4M3)])
+        {
+            let shape = shape(head_dim, dtype);
             assert!(shape.decode_shared_bytes(99 << 10) <= 99 << 10, "{shape:?}");
             assert!(shape.prefill_shared_bytes(99 << 10) <= 99 << 10, "{shape:?}");
         }
