@@ -40,8 +40,6 @@
 //! - An error of a failed device is the same at every later call, and no wait outlives it.
 //! - Every call may come from any thread: each makes the device current on its own.
 #![cfg_attr(feature = "cuda", allow(unsafe_code))]
-// What the parts will call, before they are there.
-#![cfg_attr(feature = "cuda", allow(dead_code))]
 
 #[cfg(all(feature = "cuda", not(all(target_arch = "x86_64", target_os = "linux"))))]
 compile_error!(

@@ -40,11 +40,13 @@ impl Segment {
     }
 
     /// The part's number.
+    #[cfg(test)]
     pub(super) fn part(&self) -> usize {
         (self.parts & 0xffff) as usize
     }
 
     /// How many parts the token has.
+    #[cfg(test)]
     pub(super) fn num_parts(&self) -> usize {
         (self.parts >> 16) as usize
     }
