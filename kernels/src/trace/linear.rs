@@ -4,12 +4,16 @@ use std::sync::Arc;
 
 use super::Traced;
 use super::queue::{Op, record};
-use crate::{Activation, HostWeight, InputPrecision, Linear, LinearKernels, Result, StepCtx, Tensor};
+use crate::{Activation, DType, HostWeight, InputPrecision, Linear, LinearKernels, Result, StepCtx, Tensor};
 
 impl LinearKernels for Traced<dyn LinearKernels> {
     fn pack(&self, weights: &[HostWeight<'_>]) -> Result<Box<dyn Linear>> {
         let names: Vec<&str> = weights.iter().map(|weight| weight.name).collect();
         Ok(Box::new(TracedLinear { layer: self.0.pack(weights)?, weight: names.join(" + ").into() }))
+    }
+
+    fn packed_bytes(&self, dtype: DType, num_bytes: usize) -> usize {
+        self.0.packed_bytes(dtype, num_bytes)
     }
 
     fn layout_activation(&self, ctx: &mut StepCtx, x: &Tensor) -> Result<Activation> {

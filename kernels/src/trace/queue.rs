@@ -5,7 +5,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{TensorStats, TraceRecord, TraceSink};
-use crate::{Buffer, DType, Device, DeviceId, DeviceInfo, Graph, Queue, Readback, Result, StepCtx, Tensor};
+use crate::{
+    Buffer, DType, Device, DeviceId, DeviceInfo, Graph, Mark, Queue, Readback, Result, StepCtx, Tensor,
+};
 
 /// The inner device by another queue: ids, buffers and tensors are the inner ones.
 pub(super) struct TracedDevice {
@@ -236,6 +238,10 @@ impl Queue for TracedQueue {
 
     fn launch(&mut self, _graph: &dyn Graph) -> Result<()> {
         unreachable!("a device without graphs hands none out, so none of them can come back")
+    }
+
+    fn mark(&mut self) -> Result<Option<Box<dyn Mark>>> {
+        self.inner.mark()
     }
 
     fn synchronize(&mut self) -> Result<()> {
