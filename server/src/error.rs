@@ -78,7 +78,15 @@ pub enum Error {
         /// The system's error.
         source: io::Error,
     },
-    /// A line of a trace that is no request.
+    /// A file of the command line that cannot be written.
+    #[error("{}: {source}", path.display())]
+    Write {
+        /// The file.
+        path: PathBuf,
+        /// The system's error.
+        source: io::Error,
+    },
+    /// A line of a trace that cannot be used.
     #[error("{}, line {line}: {reason}", path.display())]
     Trace {
         /// The file.
@@ -87,6 +95,16 @@ pub enum Error {
         line: usize,
         /// What is wrong with it.
         reason: String,
+    },
+    /// Two traces that differ, as their report says.
+    #[error(
+        "the traces differ: {num_beyond} of {num_compared} outputs beyond the tolerance, or other operations"
+    )]
+    TracesDiffer {
+        /// Outputs that differ by more.
+        num_beyond: usize,
+        /// All that both have.
+        num_compared: usize,
     },
     /// The terminal or the pipe that questions come from.
     #[error("standard input: {0}")]
@@ -108,7 +126,7 @@ impl Error {
     /// Whether the command line or its input is at fault, rather than the run.
     pub(crate) fn is_usage(&self) -> bool {
         match self {
-            Self::Read { source, .. } => is_wrong_path(source),
+            Self::Read { source, .. } | Self::Write { source, .. } => is_wrong_path(source),
             Self::Source(error) => matches!(error, SourceError::Unknown { .. } | SourceError::NotGguf { .. }),
             // A plan that does not fit names the setting to change.
             Self::Engine(

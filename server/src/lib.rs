@@ -32,6 +32,7 @@ mod llm;
 mod logging;
 mod model_source;
 mod start;
+mod trace;
 
 pub use app::App;
 pub use backend::{BackendError, BackendOptions, BackendRegistry, cpu_kernels, cuda_kernels};

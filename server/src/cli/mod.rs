@@ -1,4 +1,4 @@
-//! The command line: `generate`, `chat`, `inspect`, `bench`.
+//! The command line: `generate`, `chat`, `inspect`, `bench`, `trace`.
 
 mod bench;
 mod chat;
@@ -9,6 +9,7 @@ mod inspect;
 mod model;
 mod output;
 mod sampling;
+mod trace;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -45,6 +46,8 @@ enum Command {
     Inspect(inspect::InspectArgs),
     /// Measures latency and throughput.
     Bench(bench::BenchArgs),
+    /// Looks into what --trace-tensors wrote.
+    Trace(trace::TraceArgs),
     /// Serves a model over HTTP (not built yet).
     Serve(ServeArgs),
 }
@@ -96,8 +99,9 @@ fn run_command(app: &App, cli: Cli) -> Result<()> {
         Command::Chat(args) => chat::run(&context, &args),
         Command::Inspect(args) => inspect::run(&context, &args),
         Command::Bench(args) => bench::run(&context, &args),
+        Command::Trace(args) => trace::run(&args),
         Command::Serve(_) => {
-            Err(Error::NotBuilt { command: "serve", built: "generate, chat, inspect and bench" })
+            Err(Error::NotBuilt { command: "serve", built: "generate, chat, inspect, bench and trace" })
         }
     }
 }

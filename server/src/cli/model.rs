@@ -1,7 +1,7 @@
 //! Which model, on which device, with which settings: what all commands have in common.
 
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use clap::Args;
@@ -15,6 +15,7 @@ use crate::app::App;
 use crate::error::{Error, Result};
 use crate::model_source::{KnownModel, ModelSource};
 use crate::start::{self, Parts};
+use crate::trace;
 
 #[derive(Args)]
 pub(crate) struct ModelArgs {
@@ -28,6 +29,9 @@ pub(crate) struct ModelArgs {
     /// Threads of the CPU backend; by default one a core.
     #[arg(long, value_name = "N", help_heading = "Engine", allow_negative_numbers = true, value_parser = num_threads)]
     threads: Option<usize>,
+    /// Writes statistics of what every operation computes to DIR/tensors.jsonl, for `quire trace diff`. Slow.
+    #[arg(long, value_name = "DIR", help_heading = "Engine")]
+    trace_tensors: Option<PathBuf>,
     #[command(flatten)]
     engine: EngineFlags,
 }
@@ -52,6 +56,7 @@ impl ModelArgs {
         backends.check(self.given()?.device_name())?;
         let options = self.options(context, seed)?;
         let kernels = start::backend(backends, &options, self.threads)?;
+        let kernels = trace::kernels(kernels, self.trace_tensors.as_deref())?;
         Ok((options, Parts { kernels, policies, models }))
     }
 
