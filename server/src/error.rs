@@ -96,6 +96,17 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+    /// A file that does not say what the shapes of a model are.
+    #[error("{}: {reason}", path.display())]
+    Shapes {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A kernel failed where no engine runs.
+    #[error(transparent)]
+    Kernels(#[from] quire_kernels::Error),
     /// Two traces that differ, as their report says.
     #[error(
         "the traces differ: {num_beyond} of {num_compared} outputs beyond the tolerance, or other operations"
@@ -140,6 +151,7 @@ impl Error {
             | Self::Input(_)
             | Self::Trace { .. }
             | Self::TwoModels { .. }
+            | Self::Shapes { .. }
             | Self::NoChatTemplate { .. }
             | Self::NotBuilt { .. } => true,
             _ => false,

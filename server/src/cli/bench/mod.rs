@@ -1,5 +1,6 @@
-//! `quire bench`: whole runs on made-up tokens, measured as vLLM's own benchmarks do.
+//! `quire bench`: whole runs on made-up tokens, measured as vLLM's own benchmarks do; and single operations.
 
+mod kernels;
 mod latency;
 mod spread;
 mod throughput;
@@ -23,7 +24,7 @@ pub(crate) struct BenchArgs {
     command: BenchCommand,
 }
 
-/// Prompts are made-up tokens, the same in every run: the token at place `j` of prompt `k` is
+/// Prompts of latency and throughput are made-up tokens, the same in every run: the token at place `j` of prompt `k` is
 /// `(k * 7919 + j * 104729) % 150000`, within the vocabulary. Results are lines of JSON on standard output. The prefix
 /// cache is off unless it is asked for.
 #[derive(Subcommand)]
@@ -32,12 +33,15 @@ enum BenchCommand {
     Latency(latency::LatencyArgs),
     /// Many requests at once: tokens a second.
     Throughput(throughput::ThroughputArgs),
+    /// Single operations of a backend, as shares of what the device can do.
+    Kernels(kernels::KernelsArgs),
 }
 
 pub(crate) fn run(context: &Context<'_>, args: &BenchArgs) -> Result<()> {
     match &args.command {
         BenchCommand::Latency(args) => latency::run(context, args),
         BenchCommand::Throughput(args) => throughput::run(context, args),
+        BenchCommand::Kernels(args) => kernels::run(context, args),
     }
 }
 
