@@ -14,7 +14,7 @@ pub(crate) struct Options {
     /// The folder to make, which is emptied first; target/gpu-tests where not given
     #[arg(long)]
     out: Option<PathBuf>,
-    /// What the GPU there can run: the images lie in each test program, so all of them would be large
+    /// What the GPU there can run: the images lie in each test program
     #[arg(long, value_delimiter = ',', default_value = "sm_90a")]
     arch: Vec<String>,
     /// Only the backend's own tests, without those of whole models
@@ -87,13 +87,15 @@ fn git(args: &[&str]) -> Command {
 }
 
 /// `run.sh`, `about.txt`, the reference files, `programs.txt` (a name and a filter of tests a line), and a stripped
-/// copy of each program under `tests`.
+/// copy of each program under `tests`, compressed: each holds the kernels, which shrink to a tenth.
 fn write(out: &Path, entries: &[Entry], about: &str) -> Result<()> {
     remake(out)?;
     let tests = out.join("tests");
     fs::create_dir(&tests).map_err(Error::io(&tests))?;
     for entry in entries {
-        process::run(Command::new("strip").arg("-o").arg(tests.join(&entry.name)).arg(&entry.path))?;
+        let program = tests.join(&entry.name);
+        process::run(Command::new("strip").arg("-o").arg(&program).arg(&entry.path))?;
+        process::run(Command::new("gzip").arg("-f").arg(&program))?;
     }
     let programs: String = entries.iter().map(|entry| format!("{} {}\n", entry.name, entry.filter)).collect();
     for (name, text) in [("run.sh", RUN), ("about.txt", about), ("programs.txt", &programs)] {
@@ -145,7 +147,8 @@ mod tests {
             // Another process writes the program: see the stand-in for nvcc.
             let place = folder.path().join("tests").join(name);
             let mut install = Command::new("install");
-            assert!(install.args(["-m", "755"]).arg(&script).arg(place).status().unwrap().success());
+            assert!(install.args(["-m", "755"]).arg(&script).arg(&place).status().unwrap().success());
+            assert!(Command::new("gzip").arg(place).status().unwrap().success());
         }
         let programs: String = tests.iter().map(|(name, _)| format!("{name} cuda::\n")).collect();
         fs::write(folder.path().join("programs.txt"), programs).unwrap();

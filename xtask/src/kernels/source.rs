@@ -19,7 +19,8 @@ pub(crate) struct Family {
     pub(crate) hot: Vec<String>,
     /// Flags of this family alone.
     pub(crate) flags: Vec<String>,
-    /// The file and the headers that it includes with quotes, at any depth: name and bytes.
+    /// The file, less the lines that mark hot kernels since they change no image, and the headers that it includes
+    /// with quotes, at any depth: name and bytes.
     pub(crate) files: BTreeMap<PathBuf, Vec<u8>>,
 }
 
@@ -53,22 +54,30 @@ impl Family {
         let (hot, flags) = (markers(&text, "hot:"), markers(&text, "nvcc:"));
         let mut files = BTreeMap::new();
         collect(path, folder, &mut files)?;
+        files.insert(relative(path, folder), without_marker(&text, "hot:").into_bytes());
         Ok(Self { name, path: path.into(), hot, flags, files })
     }
 }
 
 /// The words after `// KEY` on any line.
 fn markers(text: &str, key: &str) -> Vec<String> {
-    let of_line =
-        |line: &str| Some(line.trim().strip_prefix("//")?.trim_start().strip_prefix(key)?.to_owned());
-    let lines = text.lines().filter_map(of_line);
-    let words = |line: String| line.split([' ', ',', '\t']).map(str::to_owned).collect::<Vec<_>>();
-    lines.flat_map(words).filter(|word| !word.is_empty()).collect()
+    let words =
+        text.lines().filter_map(|line| marker(line, key)).flat_map(|words| words.split([' ', ',', '\t']));
+    words.filter(|word| !word.is_empty()).map(str::to_owned).collect()
+}
+
+fn without_marker(text: &str, key: &str) -> String {
+    text.split_inclusive('\n').filter(|line| marker(line, key).is_none()).collect()
+}
+
+/// What follows `// KEY` on a line of that form.
+fn marker<'a>(line: &'a str, key: &str) -> Option<&'a str> {
+    line.trim().strip_prefix("//")?.trim_start().strip_prefix(key)
 }
 
 /// Reads a file and what it includes. A header that is not there is left to nvcc: it may be the toolkit's.
 fn collect(path: &Path, folder: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) -> Result<()> {
-    let name = path.strip_prefix(folder).unwrap_or(path).to_owned();
+    let name = relative(path, folder);
     if files.contains_key(&name) {
         return Ok(());
     }
@@ -82,6 +91,10 @@ fn collect(path: &Path, folder: &Path, files: &mut BTreeMap<PathBuf, Vec<u8>>) -
         }
     }
     Ok(())
+}
+
+fn relative(path: &Path, folder: &Path) -> PathBuf {
+    path.strip_prefix(folder).unwrap_or(path).to_owned()
 }
 
 /// The names in `#include "NAME"`.

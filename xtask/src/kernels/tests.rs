@@ -117,6 +117,8 @@ fn what_has_not_changed_is_not_compiled_again() {
     calls("a header of one family changed", 2);
     bench.write("rope.cu", "// nvcc: --use_fast_math");
     calls("a family's flags changed", 2);
+    bench.write("rope.cu", "// hot: rope_*\n// nvcc: --use_fast_math");
+    calls("a kernel was marked hot", 0);
     fs::write(bench.out().join("norm.sm_80.cubin"), "cut off").unwrap();
     calls("an image was damaged", 1);
     fs::remove_file(bench.out().join("rope.sm_90a.log")).unwrap();

@@ -16,6 +16,10 @@ part=${1:-}
 seconds=${QUIRE_TEST_SECONDS:-900}
 logs=${QUIRE_TEST_LOGS:-$here/logs}
 mkdir -p "$logs" 2>/dev/null && [ -w "$logs" ] || logs=$(mktemp -d) || exit 2
+# The programs are unpacked one by one, in the folder for temporary files (TMPDIR).
+unpacked=$(mktemp -d) || exit 2
+trap 'rm -rf "$unpacked"' EXIT
+trap 'exit 130' INT TERM
 
 # Without a GPU the tests fail instead of being left out.
 export QUIRE_TEST_CUDA=1
@@ -41,10 +45,10 @@ passed=0 failed=0 ignored=0 programs=0 broken=0 chosen=
 printf '%-40s %7s %7s %8s %8s  %s\n' program passed failed ignored seconds ended
 while read -r name filter; do
     case $name in *"$part"*) ;; *) continue ;; esac
-    program=$here/tests/$name
+    program=$unpacked/$name
     log=$logs/$name.log
     programs=$((programs + 1)) chosen="$chosen $name"
-    [ -x "$program" ] || chmod +x "$program"
+    gzip -dc "$here/tests/$name.gz" >"$program" && chmod +x "$program"
     started=$(date +%s)
     # One test at a time: they share the GPU's memory.
     (
@@ -54,6 +58,7 @@ while read -r name filter; do
     ) >"$log" 2>&1 </dev/null
     code=$?
     taken=$(($(date +%s) - started))
+    rm -f "$program"
     p=$(count passed "$log") f=$(count failed "$log") i=$(count ignored "$log")
     ended=ok
     if [ "$code" -eq 124 ] || { [ "$code" -eq 137 ] && [ "$taken" -ge "$seconds" ]; }; then
