@@ -130,7 +130,10 @@ fn measure(a: &TraceLine, b: &TraceLine) -> (&'static str, f64) {
         ("mean", relative(mean_a, mean_b, rms)),
         ("samples", by_samples.fold(0.0, f64::max)),
     ];
-    measures.into_iter().fold(measures[0], |most, measure| if measure.1 > most.1 { measure } else { most })
+    let by = measures.iter().map(|measure| measure.1).fold(0.0, f64::max);
+    // Of measures that differ by rounding alone the coarsest is named.
+    let what = measures.iter().find(|measure| measure.1 >= 0.99 * by).map_or("rms", |measure| measure.0);
+    (what, by)
 }
 
 fn relative(a: f64, b: f64, scale: f64) -> f64 {
@@ -235,6 +238,7 @@ mod tests {
         let (mut a, mut b) = (vec![0.0f32; 15], vec![0.0f32; 15]);
         (a[0], b[0]) = (1000.0, 1001.0);
         check(&a, &b, "rms", 1.0 / 1001.0);
+        check(&[1.0, 0.0, 1.0], &[1.0, 0.1, 1.0], "samples", 0.1 / 0.67f64.sqrt());
     }
 
     #[test]

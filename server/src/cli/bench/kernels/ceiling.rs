@@ -9,7 +9,7 @@ use super::timer::{Timing, Work};
 use super::{KernelBench, ROTATED_BYTES};
 use crate::error::Result;
 
-/// Rates that others are a share of; `None` before they are measured.
+/// Rates of the best round, that others are a share of; `None` before they are measured.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Ceilings {
     pub(super) bytes_per_s: Option<f64>,
@@ -26,7 +26,7 @@ pub(super) fn measure(bench: &KernelBench<'_>) -> Result<Ceilings> {
         ..Case::default()
     };
     let copy = time_copy(bench);
-    let bytes_per_s = copy.as_ref().ok().map(|timing| case.bytes as f64 / timing.seconds.median);
+    let bytes_per_s = copy.as_ref().ok().map(|timing| case.bytes as f64 / timing.seconds.min);
     bench.tell(&case, copy)?;
 
     let rows = bench.args.rows.iter().copied().max().unwrap_or(1);
@@ -36,7 +36,7 @@ pub(super) fn measure(bench: &KernelBench<'_>) -> Result<Ceilings> {
         Err(error) => (product.case(rows), Err(error)),
     };
     let case = Case { op: "ceiling", case: "product".to_owned(), ..case };
-    let flops_per_s = timing.as_ref().ok().map(|timing| case.flops / timing.seconds.median);
+    let flops_per_s = timing.as_ref().ok().map(|timing| case.flops / timing.seconds.min);
     bench.tell(&case, timing)?;
     Ok(Ceilings { bytes_per_s, flops_per_s })
 }
