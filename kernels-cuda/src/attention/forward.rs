@@ -4,8 +4,7 @@ use quire_kernels::{AttentionArgs, DType, Error as KernelError, Result, StepCtx,
 
 use super::kernels::{Prefill, Variant};
 use super::plan::{Cut, PlanShape, Planner};
-use super::runs;
-use super::shape::{HEAD_DIMS, TILE_HEADS};
+use super::shape::TILE_HEADS;
 use super::tensor_map::TensorMap;
 use crate::device::BACKEND;
 use crate::launch::launch;
@@ -68,15 +67,6 @@ struct WideParams {
     map: TensorMap,
     prefill: PrefillParams,
     max_tiles: i32,
-}
-
-/// Most bytes of the parts of cut rows.
-pub(super) fn max_parts_bytes(planner: Planner) -> usize {
-    if planner.is_deterministic {
-        return 0;
-    }
-    let head_dim = HEAD_DIMS[HEAD_DIMS.len() - 1];
-    runs::max_parts(planner.max_slots()) * MAX_HEAD_TILES * TILE_HEADS * (head_dim + 2) * 4
 }
 
 impl Variant {

@@ -79,7 +79,7 @@ impl Part for CudaAttention {
         let (tokens, rows) = (limits.max_num_batched_tokens, limits.max_num_seqs);
         // A run of every key and value head, and so many tiles of query heads: heads are not known here.
         let max_plan_len = self.planner.max_len(tokens, rows, MAX_HEAD_TILES);
-        forward::max_parts_bytes(self.planner) + 4 * max_plan_len
+        self.planner.max_parts_bytes(MAX_HEAD_TILES) + 4 * max_plan_len
     }
 
     fn dispatch(&self) -> Vec<Dispatch> {

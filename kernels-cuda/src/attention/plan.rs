@@ -10,7 +10,7 @@ use quire_kernels::{KvLayout, ShapeKey, StepRows};
 
 use super::clusters::{self, CLUSTER_BLOCKS};
 use super::runs::{self, Runs, Segment};
-use super::shape::{MAX_DECODE_BLOCKS, decode_blocks};
+use super::shape::{HEAD_DIMS, MAX_DECODE_BLOCKS, TILE_HEADS, decode_blocks};
 use super::tiles::{self, QueryTile};
 
 /// Rows of at most so many tokens are computed token by token, split over the sequence.
@@ -111,6 +111,18 @@ impl Planner {
         }
     }
 
+    /// Most bytes of the parts of cut tokens in a layer, whatever the heads.
+    pub(super) fn max_parts_bytes(&self, max_head_tiles: usize) -> usize {
+        if self.is_deterministic {
+            return 0;
+        }
+        let bytes = |&head_dim: &usize| {
+            let num_slots = self.num_sms * decode_blocks(head_dim);
+            parts_bytes(runs::max_parts(num_slots.max(MAX_KV_HEADS)) * max_head_tiles, head_dim)
+        };
+        HEAD_DIMS.iter().map(bytes).max().unwrap_or(0)
+    }
+
     /// Most integers of a plan for so many tokens and rows, whatever the heads.
     pub(super) fn max_len(&self, num_tokens: usize, num_rows: usize, max_head_tiles: usize) -> usize {
         if self.is_deterministic {
@@ -123,6 +135,11 @@ impl Planner {
         let num_counters = runs::max_parts(self.max_slots().max(MAX_KV_HEADS)) * max_head_tiles;
         entries * ENTRY + self.max_slots() + 1 + num_counters
     }
+}
+
+/// Bytes of so many parts of a tile of query heads: results, and their maxima and sums.
+fn parts_bytes(num_parts: usize, head_dim: usize) -> usize {
+    num_parts * TILE_HEADS * (head_dim + 2) * 4
 }
 
 impl PlanShape {
@@ -187,6 +204,12 @@ mod tests {
 
     const PLANNER: Planner = Planner { num_sms: 132, is_deterministic: false, has_clusters: false };
 
+    fn layout(num_kv_heads: usize, head_dim: usize) -> KvLayout {
+        let (block_size, dtype) = (16, DType::BF16);
+        let block_bytes = 2 * num_kv_heads * block_size * head_dim * 2;
+        KvLayout { block_bytes, block_size, num_kv_heads, head_dim, dtype }
+    }
+
     fn step(query_lens: &[i32], cached: i32) -> (ShapeKey, StepRows) {
         let mut rows = StepRows { query_start: vec![0], seq_lens: Vec::new() };
         for &len in query_lens {
@@ -204,14 +227,7 @@ mod tests {
 
     fn check(planner: Planner, query_lens: &[i32], cached: i32) -> (PlanShape, Vec<i32>) {
         let (key, rows) = step(query_lens, cached);
-        let layout = KvLayout {
-            block_bytes: 2 * 4 * 16 * 128 * 2,
-            block_size: 16,
-            num_kv_heads: 4,
-            head_dim: 128,
-            dtype: DType::BF16,
-        };
-        let shape = planner.shape(key, &layout, 2);
+        let shape = planner.shape(key, &layout(4, 128), 2);
         let plan = shape.fill(&rows);
         assert_eq!(plan.len(), shape.len());
         assert!(plan.len() <= planner.max_len(key.num_tokens, key.num_rows, 2), "{}", plan.len());
@@ -248,6 +264,20 @@ mod tests {
         let short = check(PLANNER, &[1; 9], 1);
         let long = check(PLANNER, &[1; 9], 9000);
         assert_eq!((short.0, short.1.len()), (long.0, long.1.len()));
+    }
+
+    #[test]
+    fn memory_is_planned_for_all_heads() {
+        for (num_sms, head_dim) in [132, 28].into_iter().flat_map(|sms| HEAD_DIMS.map(|dim| (sms, dim))) {
+            for (has_clusters, num_kv_heads) in [(false, 1), (false, 8), (false, 128), (true, 1), (true, 8)] {
+                let planner = Planner { num_sms, has_clusters, is_deterministic: false };
+                let (key, _) = step(&[1, 1], 0);
+                let shape = planner.shape(key, &layout(num_kv_heads, head_dim), 4);
+                assert!(shape.len() <= planner.max_len(2, 2, 4), "{num_kv_heads} heads of {head_dim}");
+                let parts = parts_bytes(shape.max_parts * num_kv_heads * 4, head_dim);
+                assert!(parts <= planner.max_parts_bytes(4), "{num_kv_heads} heads of {head_dim}");
+            }
+        }
     }
 
     #[test]
