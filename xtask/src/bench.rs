@@ -155,7 +155,11 @@ fn print_table(ours: &[Row], theirs: &[Row]) {
 }
 
 fn show(summary: Option<[f64; 3]>) -> String {
-    summary.map_or(String::new(), |[min, median, max]| format!("{min:.1} / {median:.1} / {max:.1}"))
+    summary.map_or(String::new(), |[min, median, max]| {
+        // Seconds need their thousandths, rates do not.
+        let digits = if max < 10.0 { 3 } else { 1 };
+        format!("{min:.digits$} / {median:.digits$} / {max:.digits$}")
+    })
 }
 
 /// Minimum, median and maximum.
