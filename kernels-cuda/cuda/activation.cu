@@ -6,6 +6,7 @@
 //   grid = ceil(rows * ceil(features / 8) / 256)
 
 // hot: silu_mul_*
+// hot: silu_mul_*
 #include "common.cuh"
 
 namespace quire {

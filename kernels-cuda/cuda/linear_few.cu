@@ -18,6 +18,7 @@
 //
 // Grid [ceil(rows / (8 EIGHTS row_groups))], block 32 x (1..16 warps), dynamic shared memory warps x RING kB.
 // columns % 64 == 0; weight and x rows start at multiples of 16 bytes; num_tokens <= 8 NT.
+// hot: linear_few_*
 #include "linear_common.cuh"
 
 struct LinearFewParams {

@@ -10,6 +10,7 @@
 //
 // Grid [ceil(num_tokens / 128), ceil(rows / 128)], block 256, dynamic shared memory 3 x 32 kB.
 // columns % 64 == 0; weight and x rows start at multiples of 16 bytes.
+// hot: linear_many_*
 #include "linear_common.cuh"
 
 struct LinearManyParams {

@@ -15,6 +15,7 @@
 //   grid = (rows of out, ceil(row_bytes / 4096))
 
 // hot: rms_norm_warp_* rms_norm_block_* rms_norm_block2_* add_*
+// hot: rms_norm_* add_*
 #include "common.cuh"
 
 namespace quire {

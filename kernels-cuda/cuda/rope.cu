@@ -8,6 +8,7 @@
 //   256 threads, grid = ceil(num_tokens * num_heads * items a head / 256)
 
 // hot: rope_*
+// hot: rope_*
 #include "common.cuh"
 
 namespace quire {
