@@ -43,9 +43,12 @@ pub(crate) struct TokenizerCase {
     pub(crate) ids_specials_as_text: Option<Vec<u32>>,
 }
 
-/// Reads `tests/golden/{name}.json` of the repository.
+/// Reads `tests/golden/{name}.json` of the repository, or of the folder that `QUIRE_TEST_GOLDEN` names on a machine
+/// without one.
 pub(crate) fn read<T: serde::de::DeserializeOwned>(name: &str) -> T {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden").join(format!("{name}.json"));
+    let of_repository = || Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden");
+    let folder = std::env::var_os("QUIRE_TEST_GOLDEN").map_or_else(of_repository, PathBuf::from);
+    let path = folder.join(format!("{name}.json"));
     let text = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
     serde_json::from_str(&text).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
