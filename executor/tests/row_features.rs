@@ -4,7 +4,7 @@ mod common;
 
 use common::{Dice, Job, Schedule, backends, next_step, request, run, start};
 use quire_executor::{
-    AddedRow, Executor, LocalExecutor, PlannedRow, RowId, RowOutput, RowSampling, StepBatch,
+    AddedRow, Executor, LocalExecutor, PlannedRow, RowFault, RowId, RowOutput, RowSampling, StepBatch,
 };
 
 fn greedy(prompt: Vec<u32>, num_new: usize) -> Job {
@@ -205,5 +205,41 @@ fn a_known_row_goes_on_in_the_block_that_replaced_its_own() {
         let [given_parent, given_fork] = outputs.map(answers);
         assert_eq!(given_parent, lone_parent, "{name}: the parent");
         assert_eq!(given_fork, lone_fork[..3], "{name}: the fork");
+    }
+}
+
+#[test]
+fn a_row_without_a_token_says_where_and_leaves_its_neighbour_alone() {
+    for (name, kernels) in backends() {
+        let mut executor = start(kernels(), &request(16, 20));
+        let prompt = Dice(4).prompt(10);
+        let alone = tokens(&mut executor, &greedy(prompt.clone(), 3));
+
+        let mut nothing_left = added(1, &prompt, 0, &[3, 4]);
+        let all_tokens = 0..common::VOCAB_SIZE as u32;
+        nothing_left.sampling.logit_bias = all_tokens.map(|token| (token, f32::NEG_INFINITY)).collect();
+        let mut batch = StepBatch {
+            added: vec![added(0, &prompt, 0, &[1, 2]), nothing_left],
+            rows: vec![planned(0, 10), planned(1, 10)],
+            ..StepBatch::default()
+        };
+        // The steps after it are open or planned before anybody knows.
+        let tickets: Vec<_> = (0..2)
+            .map(|_| {
+                batch.step = next_step();
+                let ticket = executor.submit(std::mem::take(&mut batch)).unwrap();
+                batch.rows = vec![planned(0, 1), planned(1, 1)];
+                ticket
+            })
+            .collect();
+        let mut outputs: Vec<_> =
+            tickets.into_iter().map(|ticket| executor.collect(ticket).unwrap().rows).collect();
+        outputs.push(rows_of_step(&mut executor, batch));
+        for (i, rows) in outputs.iter().enumerate() {
+            assert_eq!((&rows[0].token_ids[..], rows[0].fault), (&alone[i..=i], None), "{name}, step {i}");
+            let fault = RowFault::NoFiniteLogit { position: 10 + i as u32 };
+            assert_eq!((&rows[1].token_ids[..], rows[1].fault), (&[][..], Some(fault)), "{name}, step {i}");
+            assert_eq!((rows[0].logprobs.len(), rows[1].logprobs.len()), (1, 0));
+        }
     }
 }
