@@ -4,9 +4,10 @@ use std::sync::{Arc, Mutex};
 
 use quire_kernels::trace::{TraceRecord, traced};
 use quire_kernels::{
-    Activation, AddRmsNorm, DType, DeviceId, Dispatch, FusedKernels, KernelParts, Kernels, KvGroupSpec,
-    KvKind, KvLayer, Limits, Part, Result, RopeStyle, RopeTable, RopeWriteKv, ShapeKey, StepBuffers, StepCtx,
-    Tensor, add_rms_norm, conformance, reference, rope_write_kv, silu_mul, testing, write_head,
+    Activation, AddRmsNorm, DType, DeviceId, Dispatch, FusedKernels, HostWeight, KernelParts, Kernels,
+    KvGroupSpec, KvKind, KvLayer, Limits, Linear, LinearKernels, Part, Result, RopeStyle, RopeTable,
+    RopeWriteKv, ShapeKey, StepBuffers, StepCtx, Tensor, add_rms_norm, conformance, reference, rope_write_kv,
+    silu_mul, testing, write_head,
 };
 
 type Records = Arc<Mutex<Vec<TraceRecord>>>;
@@ -61,6 +62,49 @@ fn a_traced_backend_looks_like_the_inner_one() {
     assert_eq!(kernels.device().id(), inner.device().id());
     assert_eq!(kernels.device().info().backend, inner.device().info().backend);
     assert!(kernels.with_attention(inner.parts().attention.clone()).is_ok(), "the device is the same");
+}
+
+/// The reference's linear layers, with answers of their own to what is asked before anything is packed.
+struct Choosy(Kernels);
+
+impl Part for Choosy {
+    fn device(&self) -> DeviceId {
+        self.0.device().id()
+    }
+
+    fn dispatch(&self) -> Vec<Dispatch> {
+        Vec::new()
+    }
+}
+
+impl LinearKernels for Choosy {
+    fn pack(&self, weights: &[HostWeight<'_>]) -> Result<Box<dyn Linear>> {
+        self.0.linear().pack(weights)
+    }
+
+    fn packed_bytes(&self, _: DType, num_bytes: usize) -> usize {
+        3 * num_bytes
+    }
+
+    fn supports(&self, dtype: DType) -> bool {
+        dtype == DType::F16
+    }
+
+    fn activation_bytes(&self, num_tokens: usize, in_features: usize) -> usize {
+        num_tokens * in_features
+    }
+}
+
+#[test]
+fn what_wraps_a_backend_answers_as_it_does() -> Result<()> {
+    let plain = reference::kernels();
+    let inner = plain.clone().with_linear(Arc::new(Choosy(plain)))?;
+    for kernels in [recorded(&inner).0, testing::deferred(&inner)] {
+        let linear = kernels.linear();
+        assert!(linear.supports(DType::F16) && !linear.supports(DType::Q4K));
+        assert_eq!((linear.packed_bytes(DType::F16, 5), linear.activation_bytes(2, 7)), (15, 14));
+    }
+    Ok(())
 }
 
 #[test]

@@ -40,6 +40,10 @@ impl LinearKernels for DeferredLinears {
         self.part.packed_bytes(dtype, num_bytes)
     }
 
+    fn supports(&self, dtype: DType) -> bool {
+        self.part.supports(dtype)
+    }
+
     fn layout_activation(&self, ctx: &mut StepCtx, x: &Tensor) -> Result<Activation> {
         self.part.layout_activation(ctx, x)
     }

@@ -16,6 +16,10 @@ impl LinearKernels for Traced<dyn LinearKernels> {
         self.0.packed_bytes(dtype, num_bytes)
     }
 
+    fn supports(&self, dtype: DType) -> bool {
+        self.0.supports(dtype)
+    }
+
     fn layout_activation(&self, ctx: &mut StepCtx, x: &Tensor) -> Result<Activation> {
         self.0.layout_activation(ctx, x)
     }
