@@ -14,7 +14,7 @@ use quire_models::{
 };
 use quire_scheduler::{PolicyRegistry, SchedulerPolicy};
 
-use crate::checked::EosTokens;
+use crate::checked::{EosTokens, ParamLimits};
 use crate::config::{DTypeChoice, EngineConfig, EngineOptions, ModelFacts};
 use crate::text::ChatTemplate;
 use crate::{AsyncLlm, ConfigError, EngineParts, Llm, Result, SamplingParams, report};
@@ -102,6 +102,7 @@ impl<'a> EngineBuilder<'a> {
         let facts = ModelFacts { max_model_len: checkpoint.config().max_position_embeddings };
         let config = EngineConfig::resolve(self.options, facts)?;
         check_max_logprobs(&config, checkpoint.config().vocab_size)?;
+        check_generation(&config, &checkpoint)?;
         let texts = GivenTexts::read(&config)?;
         let policy = self.policies.build(&config.scheduling_policy).map_err(ConfigError::from)?;
         let architecture = self.models.find(&checkpoint.config().architecture)?;
@@ -362,6 +363,23 @@ fn eos_tokens(checkpoint: &Checkpoint, tokenizer: Option<&Tokenizer>) -> EosToke
     let silent: BTreeSet<u32> = of_tokenizer.chain(&config.eos_token_ids).copied().filter(is_known).collect();
     let told = checkpoint.generation().eos_token_ids.iter().copied();
     EosTokens { told: told.filter(is_known).filter(|id| !silent.contains(id)).collect(), silent }
+}
+
+/// What no request could be sampled with is told with the file that says so.
+fn check_generation(config: &EngineConfig, checkpoint: &Checkpoint) -> Result<(), ConfigError> {
+    if config.generation_config != "auto" {
+        return Ok(());
+    }
+    let limits = ParamLimits {
+        vocab_size: checkpoint.config().vocab_size,
+        max_logprobs: config.max_logprobs,
+        eos: EosTokens::default(),
+    };
+    let checked = default_params(checkpoint.generation()).check(&limits);
+    checked.map(drop).map_err(|error| ConfigError::Generation {
+        file: checkpoint.path().join("generation_config.json").display().to_string(),
+        message: error.to_string(),
+    })
 }
 
 /// How the model's makers would have it sampled.

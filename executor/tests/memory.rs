@@ -141,6 +141,34 @@ fn advice_that_is_followed_works() {
     assert!(num_refused > 10, "{num_refused}");
 }
 
+/// As where the tokens of a step are at least the rows, and both are far too many.
+#[test]
+fn rows_beyond_all_memory_are_advised_down_though_the_tokens_follow_them() {
+    let many = MemoryRequest { max_num_seqs: 1 << 20, max_num_batched_tokens: 1 << 20, ..request(16, 20) };
+    let many = MemoryRequest { pool: PoolSize::Sequences { max_bytes: 1 << 30 }, ..many };
+    let error = try_plan(64 << 20, &many).unwrap_err();
+    let MemoryError::NoRoom { advice: MemoryAdvice::MaxNumSeqs { at_most }, .. } = error else {
+        panic!("{error}")
+    };
+    assert!(
+        try_plan(64 << 20, &MemoryRequest { max_num_seqs: at_most, max_num_batched_tokens: 64, ..many })
+            .is_ok()
+    );
+}
+
+#[test]
+fn a_pool_without_a_block_says_so_and_what_works() {
+    let small = |num_bytes| MemoryRequest { pool: PoolSize::Bytes(num_bytes), ..request(16, 0) };
+    let error = try_plan(1 << 30, &small(1)).unwrap_err();
+    let expected = "a kv cache of 1 B holds no block of 8.00 KiB: set kv_cache_memory to at least";
+    assert!(error.to_string().starts_with(expected), "{error}");
+    let MemoryError::PoolTooSmall { advice: MemoryAdvice::KvCacheMemoryAtLeast { num_bytes }, .. } = error
+    else {
+        panic!("{error}")
+    };
+    assert!(try_plan(1 << 30, &small(num_bytes)).is_ok(), "{num_bytes} bytes");
+}
+
 #[test]
 fn numbers_without_a_meaning_are_refused() {
     let check = |edit: &dyn Fn(&mut MemoryRequest), message: &str| {

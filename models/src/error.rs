@@ -38,6 +38,12 @@ pub enum Error {
         /// The path.
         path: PathBuf,
     },
+    /// Random weights were asked for, of a file that holds its own.
+    #[error("{} is a file: load_format dummy makes random weights from the config.json of a folder", path.display())]
+    DummyFile {
+        /// The path.
+        path: PathBuf,
+    },
     /// A GGUF file is not sound.
     #[error("{} is not a usable gguf file", path.display())]
     Gguf {

@@ -102,6 +102,18 @@ fn dummy(path: &std::path::Path, seed: u64, dtype: Option<WeightDType>) -> Resul
 }
 
 #[test]
+fn a_file_has_weights_of_its_own_and_is_not_taken_for_random_ones() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tiny.gguf");
+    TinyModel::llama().write_gguf(&path).unwrap();
+    let message = dummy(&path, 7, None).unwrap_err().to_string();
+    assert!(
+        message.ends_with("load_format dummy makes random weights from the config.json of a folder"),
+        "{message}"
+    );
+}
+
+#[test]
 fn dummy_weights_need_a_config_alone_and_follow_the_seed() {
     let folder = tempfile::tempdir().unwrap();
     let config = TinyModel::qwen2().with_config("torch_dtype", "bfloat16").config_json();

@@ -6,6 +6,8 @@ use std::fmt;
 
 use quire_kernels::{DType, Kernels};
 
+use crate::error::with_causes;
+
 /// What a user may say about a backend, beside its name.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -67,7 +69,10 @@ impl Default for BackendRegistry {
     /// `cpu` and `cuda`.
     fn default() -> Self {
         let mut registry = Self { constructors: BTreeMap::new() };
-        registry.register("cpu", cpu_kernels);
+        registry.register("cpu", |options: &BackendOptions| match options.ordinal {
+            0 => cpu_kernels(options).map_err(BoxedError::from),
+            other => Err(format!("there is one CPU device, cpu or cpu:0, not cpu:{other}").into()),
+        });
         registry.register("cuda", cuda_kernels);
         registry
     }
@@ -126,11 +131,15 @@ impl BackendRegistry {
             match self.build("cuda", options) {
                 Ok(kernels) => return Ok(kernels),
                 Err(error) => {
-                    tracing::info!(target: "quire::kernels", "device auto: no CUDA ({error:?}), taking cpu")
+                    tracing::info!(
+                        target: "quire::kernels",
+                        "device auto: no CUDA ({}), taking cpu",
+                        with_causes(&error)
+                    )
                 }
             }
         }
-        self.build("cpu", options)
+        self.build("cpu", &BackendOptions { ordinal: 0, ..*options })
     }
 }
 

@@ -496,3 +496,32 @@ fn bench_throughput_counts_the_tokens_of_a_trace() {
     let bad = tiny.input("{\"prompt_tokens\": 5}");
     run(&["bench", "throughput", &tiny.path(), "--trace", &bad], "").refused(&["line 1", "output_tokens"]);
 }
+
+#[test]
+fn a_file_loses_no_request_however_few_may_wait() {
+    let tiny = Tiny::new();
+    let lines = "{\"prompt\": \"hello\", \"max_tokens\": 3, \"temperature\": 0}\n".repeat(12);
+    let input = tiny.input(&lines);
+    let words = ["--input", &input, "--max-num-seqs", "1", "--max-num-waiting", "2"];
+    let lines = tiny.run("generate", &words).ok().lines();
+    assert_eq!(lines.len(), 12);
+    assert!(lines.iter().all(|line| line.get("error").is_none()), "{lines:?}");
+}
+
+#[test]
+fn sampling_defaults_that_cannot_be_are_told_with_their_file() {
+    let tiny = Tiny::new();
+    fs::write(Path::new(&tiny.path()).join("generation_config.json"), "{\"top_p\": 7}").expect("writable");
+    for command in ["generate", "inspect"] {
+        let words: &[&str] = if command == "generate" { &["--prompt", "hello"] } else { &[] };
+        tiny.run(command, words).refused(&["generation_config.json", "top_p is 7"]);
+    }
+    tiny.generate(&["--max-tokens", "1", "--generation-config", "none"]).ok();
+}
+
+#[test]
+fn there_is_one_cpu() {
+    let tiny = Tiny::new();
+    tiny.generate(&["--device", "cpu:7", "--max-tokens", "1"]).refused(&["one CPU device", "cpu:7"]);
+    tiny.generate(&["--device", "cpu:0", "--max-tokens", "1"]).ok();
+}

@@ -35,6 +35,16 @@ pub enum MemoryError {
         /// What would work.
         advice: MemoryAdvice,
     },
+    /// A pool of a given size that holds no block.
+    #[error("a kv cache of {} holds no block of {}: {advice}", Size(*num_bytes), Size(*block_bytes))]
+    PoolTooSmall {
+        /// Bytes of the pool.
+        num_bytes: usize,
+        /// Bytes of a block.
+        block_bytes: usize,
+        /// What would work.
+        advice: MemoryAdvice,
+    },
     /// The longest sequence does not fit in the pool.
     #[error(
         "max_model_len {max_model_len} needs {needed_blocks} blocks of {block_size} tokens and the pool has \

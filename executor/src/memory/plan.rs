@@ -295,6 +295,15 @@ impl Planner<'_> {
 
     fn no_room(&self, plan: &MemoryPlan) -> MemoryError {
         let total = plan.device.total_bytes;
+        // What works must hold the longest sequence too, where its length is not for the plan to choose.
+        let num_blocks = match self.request.max_model_len {
+            MaxModelLen::Exactly(_) => plan.runner.limits.max_blocks_per_row(),
+            MaxModelLen::FitUpTo(_) => 1,
+        };
+        if let PoolSize::Bytes(num_bytes) = self.request.pool {
+            let advice = self.advice(plan, num_blocks);
+            return MemoryError::PoolTooSmall { num_bytes, block_bytes: self.block_bytes, advice };
+        }
         let budget_bytes = match self.request.pool {
             PoolSize::Utilization(share) => (total as f64 * share) as usize,
             _ => total,
@@ -304,7 +313,7 @@ impl Planner<'_> {
             scratch_bytes: plan.scratch_bytes + plan.graph_bytes,
             row_state_bytes: plan.row_state_bytes,
             budget_bytes,
-            advice: self.advice(plan, 1),
+            advice: self.advice(plan, num_blocks),
         }
     }
 
@@ -342,7 +351,10 @@ impl Planner<'_> {
         if let Some(at_most) = most_tokens.filter(|&n| n >= LEAST_TOKENS) {
             return MemoryAdvice::MaxNumBatchedTokens { at_most };
         }
-        match largest(limits.max_num_seqs, |n| fits(fixed(Limits { max_num_seqs: n, ..limits }))) {
+        // Where the tokens of a step follow the number of rows, they become fewer with it.
+        let as_it_is = largest(limits.max_num_seqs, |n| fits(fixed(Limits { max_num_seqs: n, ..limits })));
+        let with_fewer_tokens = || largest(limits.max_num_seqs, |n| fits(fixed(seqs(n))));
+        match as_it_is.or_else(with_fewer_tokens) {
             Some(at_most) => MemoryAdvice::MaxNumSeqs { at_most },
             None => MemoryAdvice::LargerDevice { num_bytes: fixed(seqs(1)).saturating_add(pool_bytes) },
         }

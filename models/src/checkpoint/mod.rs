@@ -101,10 +101,13 @@ impl Checkpoint {
         match (metadata.is_dir(), options.load_format) {
             (true, LoadFormat::Auto) => hf::open(path, options),
             (true, LoadFormat::Dummy) => dummy::open(path, options),
-            (false, _) if path.extension().is_some_and(|end| end == "gguf") || is_gguf(path)? => {
+            (false, LoadFormat::Dummy) => Err(Error::DummyFile { path: path.to_owned() }),
+            (false, LoadFormat::Auto)
+                if path.extension().is_some_and(|end| end == "gguf") || is_gguf(path)? =>
+            {
                 gguf::open(path, options)
             }
-            (false, _) => Err(Error::NotAModel { path: path.to_owned() }),
+            (false, LoadFormat::Auto) => Err(Error::NotAModel { path: path.to_owned() }),
         }
     }
 

@@ -130,14 +130,20 @@ async fn run_all(engine: &dyn EngineClient, requests: Vec<Request>, format: Outp
     let num_requests = requests.len();
     let mut stdout = io::stdout().lock();
     let mut open: VecDeque<(usize, Result<RequestStream, quire_engine::Error>)> = VecDeque::new();
-    let mut waiting = requests.into_iter().enumerate();
+    let mut waiting = requests.into_iter().enumerate().peekable();
     let mut num_failed = 0;
     let bar = progress_bar(num_requests);
     loop {
         while open.len() < MAX_OPEN
-            && let Some((index, request)) = waiting.next()
+            && let Some((index, request)) = waiting.peek()
         {
-            open.push_back((index, engine.submit(request).await));
+            let stream = engine.submit(request.clone()).await;
+            // There is no room now: the first to end makes some.
+            if matches!(stream, Err(quire_engine::Error::Overloaded { .. })) && !open.is_empty() {
+                break;
+            }
+            open.push_back((*index, stream));
+            waiting.next();
         }
         let Some((index, stream)) = open.pop_front() else { break };
         let outcome = output::unless_closed(finish(stream)).await?;
