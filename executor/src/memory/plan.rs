@@ -346,17 +346,19 @@ impl Planner<'_> {
         let limits = plan.runner.limits;
         let fixed = |limits| self.fixed(limits, Vec::new()).fixed_bytes();
         let tokens = |n| Limits { max_num_batched_tokens: n, ..limits };
-        let seqs = |n| Limits { max_num_seqs: n, ..tokens(LEAST_TOKENS.min(limits.max_num_batched_tokens)) };
+        let most = limits.max_num_batched_tokens;
+        let least = LEAST_TOKENS.min(most);
         let most_tokens = largest(limits.max_num_batched_tokens, |n| fits(fixed(tokens(n))));
         if let Some(at_most) = most_tokens.filter(|&n| n >= LEAST_TOKENS) {
             return MemoryAdvice::MaxNumBatchedTokens { at_most };
         }
         // Where the tokens of a step follow the number of rows, they become fewer with it.
         let as_it_is = largest(limits.max_num_seqs, |n| fits(fixed(Limits { max_num_seqs: n, ..limits })));
-        let with_fewer_tokens = || largest(limits.max_num_seqs, |n| fits(fixed(seqs(n))));
+        let following = |n: usize| Limits { max_num_seqs: n, ..tokens(n.clamp(least, most)) };
+        let with_fewer_tokens = || largest(limits.max_num_seqs, |n| fits(fixed(following(n))));
         match as_it_is.or_else(with_fewer_tokens) {
             Some(at_most) => MemoryAdvice::MaxNumSeqs { at_most },
-            None => MemoryAdvice::LargerDevice { num_bytes: fixed(seqs(1)).saturating_add(pool_bytes) },
+            None => MemoryAdvice::LargerDevice { num_bytes: fixed(following(1)).saturating_add(pool_bytes) },
         }
     }
 }
