@@ -7,7 +7,12 @@
 #include <math_constants.h>
 #include <stdint.h>
 
+#include "overlap.cuh"
+
 namespace attention {
+
+using quire::let_next_start;
+using quire::wait_for_previous;
 
 // Shared memory that a block may have on the devices that this is compiled for.
 #if !defined(__CUDA_ARCH__) || __CUDA_ARCH__ == 900 || (__CUDA_ARCH__ >= 1000 && __CUDA_ARCH__ < 1200)
@@ -166,20 +171,6 @@ __device__ __forceinline__ uint32_t load_shared16(uint32_t address) {
     uint32_t value;
     asm volatile("{ .reg .b16 t; ld.shared.b16 t, [%1]; cvt.u32.u16 %0, t; }" : "=r"(value) : "r"(address) : "memory");
     return value;
-}
-
-// ---- Programmatic dependent launch ---------------------------------------------------------------------------
-
-// Until here a kernel may run before the one in front of it has ended.
-__device__ __forceinline__ void wait_for_previous_kernel() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-__device__ __forceinline__ void let_next_kernel_start() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
 }
 
 }  // namespace attention

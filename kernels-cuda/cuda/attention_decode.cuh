@@ -49,13 +49,13 @@ __device__ __forceinline__ void decode(const DecodeParams &p) {
 #pragma unroll
     for (int stage = 0; stage < D::STAGES; ++stage) {
         if (!has_waited && copies.is_new()) {
-            wait_for_previous_kernel();
+            wait_for_previous();
             has_waited = true;
         }
         copies.copy(stage);
     }
-    if (!has_waited) wait_for_previous_kernel();
-    let_next_kernel_start();
+    if (!has_waited) wait_for_previous();
+    let_next_start();
 
     Segment next;
     if (segment < copies.end_segment) next = copies.segments[segment];

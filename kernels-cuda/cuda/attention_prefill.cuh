@@ -180,7 +180,7 @@ __device__ __forceinline__ void prefill(const PrefillParams &p) {
                                  p.window > 0 ? max(0, tile.position - p.window + 1) : 0,
                                  tile.is_padding ? 0 : last_position + 1};
     const int first_key = block.low & ~(TILE_KEYS - 1);
-    wait_for_previous_kernel();
+    wait_for_previous();
     block.copy_ids(first_key, 0);
     block.copy_ids(first_key + TILE_KEYS, 1);
     commit_copies();

@@ -373,7 +373,7 @@ __device__ __forceinline__ void prefill_wide(const WideParams &p) {
         }
         asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
     }
-    wait_for_previous_kernel();
+    wait_for_previous();
     __syncthreads();
     if (threadIdx.x < 128) {
         give_registers<24>();

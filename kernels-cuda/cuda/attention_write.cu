@@ -121,8 +121,8 @@ __device__ __forceinline__ void write(const WriteParams &p) {
 // `_wide` where head_dim and rotary_dim are multiples of 16 and everything is aligned to 16 bytes.
 #define ATTENTION_WRITE(NAME, T, S, WIDTH)                                                                          \
     extern "C" __global__ void __launch_bounds__(128) NAME(const __grid_constant__ attention::WriteParams p) {      \
-        attention::wait_for_previous_kernel();                                                                      \
-        attention::let_next_kernel_start();                                                                         \
+        attention::wait_for_previous();                                                                      \
+        attention::let_next_start();                                                                         \
         attention::write<T, S, WIDTH>(p);                                                                           \
     }
 #define ATTENTION_WRITE_WIDTHS(SUFFIX, T, S)                    \

@@ -1,9 +1,11 @@
-// What every kernel family uses: element types, 16-byte vectors, reductions, programmatic dependent launch.
+// What kernel families share: element types, 16-byte vectors, reductions, and the overlap of kernels.
 #pragma once
 
 #include <cstdint>
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+
+#include "overlap.cuh"
 
 namespace quire {
 
@@ -98,25 +100,6 @@ __device__ __forceinline__ float block_sum(float x, float *shared) {
     if (lane == 0) shared[warp] = x;
     __syncthreads();
     return warp_sum(lane < num_warps ? shared[lane] : 0.0f);
-}
-
-// ---- programmatic dependent launch ---------------------------------------------------------------------------------
-
-// Waits until the kernels before this one have ended and what they wrote is visible. A kernel launched with
-// `Grid::overlaps` calls it in every thread before it reads or writes anything that another kernel may touch; what
-// only it and the host touch (weights, its own shared memory) may be read before. Nothing on devices before sm_90.
-__device__ __forceinline__ void wait_for_previous() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
-}
-
-// Lets the next kernel start its blocks while this one goes on. It still waits for the end of this one before it
-// touches memory, so calling this early is always right.
-__device__ __forceinline__ void let_next_start() {
-#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
 }
 
 } // namespace quire

@@ -1,11 +1,16 @@
-// What the kernels of linear layers share: 16-byte loads, tensor-core products, programmatic dependent launch.
+// What the kernels of linear layers share: 16-byte loads, tensor-core products.
 #pragma once
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <stdint.h>
 
+#include "overlap.cuh"
+
 namespace linear {
+
+using quire::let_next_start;
+using quire::wait_for_previous;
 
 // The two activation types. A pair of elements is a 32-bit word, as fragments of mma.sync hold them.
 struct Bf16 {
@@ -56,7 +61,7 @@ static __device__ __forceinline__ uint4 load_stream(const void* p) {
 }
 
 // Activations are read by many warps. Not the read-only path: the kernel before may still be writing them when this
-// one starts, so the load must not move above wait_for_inputs().
+// one starts, so the load must not move above wait_for_previous().
 static __device__ __forceinline__ uint4 load_shared_by_many(const void* p) {
     uint4 v;
     asm volatile("ld.global.v4.u32 {%0,%1,%2,%3}, [%4];"
@@ -83,20 +88,6 @@ static __device__ __forceinline__ uint4 load_shared(uint32_t from) {
                  : "r"(from)
                  : "memory");
     return v;
-}
-
-// Programmatic dependent launch: the next kernel may start, and fetch its weights, while this one runs.
-static __device__ __forceinline__ void allow_next_kernel() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
-#endif
-}
-
-// What the kernel before wrote may be read from here on.
-static __device__ __forceinline__ void wait_for_inputs() {
-#if __CUDA_ARCH__ >= 900
-    asm volatile("griddepcontrol.wait;" ::: "memory");
-#endif
 }
 
 // Where the sums of a layer go.

@@ -42,7 +42,7 @@ static __device__ __forceinline__ void few(const LinearFewParams& p) {
     static_assert(STAGES % 2 == 0, "a stage holds the same half of a pair every time");
     static_assert(8 * NT * (ROWS + 4) * 4 <= WARP_BYTES, "the sums fit the ring");
     extern __shared__ __align__(128) char rings[];
-    allow_next_kernel();
+    let_next_start();
 
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, t = lane % 4;
     const uint32_t num_slices = blockDim.x / 32 / p.row_groups, group = warp % p.row_groups, slice = warp / p.row_groups;
@@ -75,7 +75,7 @@ static __device__ __forceinline__ void few(const LinearFewParams& p) {
     for (int s = 0; s < STAGES; s++) fetch(s, s % 2);
 
     float c[RT][NT][4] = {};
-    wait_for_inputs();
+    wait_for_previous();
     if (chunks > 0) {
         const char* x[NT];
         uint4 b[2][NT];

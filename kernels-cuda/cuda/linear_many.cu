@@ -42,12 +42,12 @@ static __device__ __forceinline__ void copy_tile(uint32_t to, const char* from, 
 template <typename T>
 static __device__ __forceinline__ void many(const LinearManyParams& p) {
     extern __shared__ __align__(128) char tiles[];
-    allow_next_kernel();
+    let_next_start();
     const uint32_t warp = threadIdx.x / 32, g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     const uint32_t first_token = blockIdx.x * TILE, first_row = blockIdx.y * TILE;
     const uint32_t warp_row = warp % 2 * 64, warp_token = warp / 2 * 32;
     const uint32_t steps = p.columns / 64, shared = __cvta_generic_to_shared(tiles);
-    wait_for_inputs();
+    wait_for_previous();
 
     // The pairs of chunks in the order of the slices: 0, S, 2S, ..., 1, 1 + S, ...
     struct Walk {

@@ -147,14 +147,14 @@ static __device__ __forceinline__ void put_values(const float (&values)[8], type
 
 template <typename T, typename F>
 static __device__ __forceinline__ void dequantize(const LinearDequantizeParams& p) {
-    allow_next_kernel();
+    let_next_start();
     const uint32_t lane = threadIdx.x % 32, g = lane / 4, t = lane % 4, per_tile = (p.columns + 63) / 64;
     const uint64_t at = (uint64_t)blockIdx.x * 8 + threadIdx.x / 32;
     if (at >= (uint64_t)((p.rows + 15) / 16) * per_tile) return;
     const uint32_t tile = at / per_tile, first_column = at % per_tile * 64;
     Record<F> record;
     record.load((const char*)p.records + at * F::RECORD_BYTES, lane);
-    wait_for_inputs();  // the rows written now may be what the kernel before reads
+    wait_for_previous();  // the rows written now may be what the kernel before reads
 #pragma unroll
     for (int c = 0; c < 2; c++)
 #pragma unroll
@@ -169,8 +169,8 @@ static __device__ __forceinline__ void dequantize(const LinearDequantizeParams& 
 
 template <typename T, typename F>
 static __device__ __forceinline__ void embed(const LinearQuantEmbedParams& p) {
-    allow_next_kernel();
-    wait_for_inputs();
+    let_next_start();
+    wait_for_previous();
     const uint32_t row = (uint32_t)((const int*)p.ids)[blockIdx.x] - p.first_row;
     if (row >= p.rows) return;
     const uint32_t per_tile = (p.columns + 63) / 64;

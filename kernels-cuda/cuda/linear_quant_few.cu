@@ -74,7 +74,7 @@ static __device__ __forceinline__ void quant_few(const LinearQuantFewParams& p) 
     constexpr uint32_t WARP_BYTES = STAGES * F::RECORD_BYTES;
     static_assert(8 * NT * 20 * 4 <= WARP_BYTES, "the sums fit the ring");
     extern __shared__ __align__(128) char rings[];
-    allow_next_kernel();
+    let_next_start();
     const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32, num_slices = blockDim.x / 32 / p.row_groups;
     const uint32_t group = warp % p.row_groups, slice = warp / p.row_groups, g = lane / 4, t = lane % 4;
     const uint32_t first_row = blockIdx.x * 16 * p.row_groups;
@@ -99,7 +99,7 @@ static __device__ __forceinline__ void quant_few(const LinearQuantFewParams& p) 
     for (int s = 0; s < STAGES; s++) fetch(s);
 
     float sums[1][NT][4] = {};
-    wait_for_inputs();
+    wait_for_previous();
     if (records > 0) {
         const char* x[NT];
         uint4 b[2][NT];

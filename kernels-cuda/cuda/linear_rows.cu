@@ -42,8 +42,8 @@ static __device__ __forceinline__ float widen(__nv_bfloat16 v) { return __bfloat
 
 template <typename From, typename T>
 static __device__ __forceinline__ void convert(const LinearConvertParams& p) {
-    allow_next_kernel();
-    wait_for_inputs();
+    let_next_start();
+    wait_for_previous();
     const From* in = (const From*)p.in + (uint64_t)blockIdx.x * p.in_stride;
     typename T::Element* out = (typename T::Element*)p.out + (uint64_t)blockIdx.x * p.out_columns;
     for (uint32_t i = threadIdx.x; i < p.out_columns; i += blockDim.x)
@@ -52,8 +52,8 @@ static __device__ __forceinline__ void convert(const LinearConvertParams& p) {
 
 // 16 bytes a thread where all three allow it, else element by element.
 static __device__ __forceinline__ void embed(const LinearEmbedParams& p) {
-    allow_next_kernel();
-    wait_for_inputs();
+    let_next_start();
+    wait_for_previous();
     const uint32_t row = (uint32_t)((const int*)p.ids)[blockIdx.x] - p.first_row;
     if (row >= p.rows) return;
     const uint16_t* in = (const uint16_t*)p.weight + (uint64_t)row * p.weight_stride;
@@ -69,8 +69,8 @@ static __device__ __forceinline__ void embed(const LinearEmbedParams& p) {
 
 template <typename T>
 static __device__ __forceinline__ void add_bias(const LinearBiasParams& p) {
-    allow_next_kernel();
-    wait_for_inputs();
+    let_next_start();
+    wait_for_previous();
     const float* bias = (const float*)p.bias;
     const uint64_t start = (uint64_t)blockIdx.x * p.stride;
     for (uint32_t i = threadIdx.x; i < p.rows; i += blockDim.x) {
