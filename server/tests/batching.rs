@@ -2,9 +2,11 @@
 //!
 //! On the CPU always; on a GPU in deterministic mode, where `QUIRE_TEST_CUDA` is 1.
 
+#[path = "common/gpu.rs"]
+mod gpu;
+
 use std::path::{Path, PathBuf};
 
-use quire::BackendOptions;
 use quire_engine::{EngineBuilder, EngineOptions, Llm, Prompt, Request, RequestOutput, SamplingParams};
 use quire_kernels::{DType, Kernels, testing};
 use quire_kernels_cpu::{CpuConfig, kernels};
@@ -62,13 +64,7 @@ fn thirty_two_at_once_equal_their_lone_runs_on_every_way() {
 
 #[test]
 fn on_a_gpu_too_in_deterministic_mode() {
-    if std::env::var_os("QUIRE_TEST_CUDA").is_none_or(|value| value != "1") {
-        eprintln!("skipped: QUIRE_TEST_CUDA is not 1");
-        return;
-    }
-    let mut options = BackendOptions::default();
-    options.deterministic = true;
-    let kernels = quire::cuda_kernels(&options).expect("QUIRE_TEST_CUDA promises a GPU");
+    let Some(kernels) = gpu::open(|options| options.deterministic = true) else { return };
     let folder = tempfile::tempdir().expect("a folder for the models");
     for dtype in [DType::BF16, DType::Q8_0] {
         let llama =

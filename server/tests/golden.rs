@@ -9,6 +9,8 @@
 mod cuda;
 #[path = "golden/forward.rs"]
 mod forward;
+#[path = "common/gpu.rs"]
+mod gpu;
 #[path = "golden/peer.rs"]
 mod peer;
 #[path = "golden/reference.rs"]

@@ -2,9 +2,11 @@
 //! the device for good.
 #![cfg(feature = "cuda")]
 
+#[path = "common/gpu.rs"]
+mod gpu;
+
 use std::time::{Duration, Instant};
 
-use quire::BackendOptions;
 use quire_engine::{EngineBuilder, EngineOptions, Request, RequestEvent, RequestStream, SamplingParams};
 use quire_models::ModelRegistry;
 use quire_models::testing::TinyModel;
@@ -15,11 +17,7 @@ const PATIENCE: Duration = Duration::from_secs(20);
 
 #[test]
 fn requests_of_a_lost_gpu_end_with_its_error_and_later_ones_are_refused() {
-    if std::env::var_os("QUIRE_TEST_CUDA").is_none_or(|value| value != "1") {
-        eprintln!("skipped: QUIRE_TEST_CUDA is not 1");
-        return;
-    }
-    let kernels = quire::cuda_kernels(&BackendOptions::default()).expect("QUIRE_TEST_CUDA promises a GPU");
+    let Some(kernels) = gpu::open(|_| ()) else { return };
     let folder = tempfile::tempdir().expect("a folder for the model");
     let model = folder.path().join("tiny.gguf");
     let tiny =

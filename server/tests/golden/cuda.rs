@@ -5,12 +5,12 @@
 
 use std::path::Path;
 
-use quire::BackendOptions;
 use quire_kernels::{DType, Kernels};
 use quire_models::WeightDType;
 use quire_models::testing::TinyModel;
 
 use crate::forward::Forward;
+use crate::gpu;
 use crate::reference::{self, Golden, model};
 use crate::{argmax, cpu, max_len, whole};
 
@@ -27,7 +27,7 @@ const TINY_BOUND: f64 = 2.0 * 0.37154;
 
 #[test]
 fn tiny_models_of_each_architecture_agree_with_the_cpu() {
-    let Some(kernels) = cuda(DType::BF16) else { return };
+    let Some(kernels) = gpu::open(|options| options.dtype = Some(DType::BF16)) else { return };
     let folder = tempfile::tempdir().expect("a folder for the models");
     let llama = TinyModel { hidden_size: 256, head_dim: 64, intermediate_size: 512, ..TinyModel::llama() };
     let qwen2 = TinyModel { architecture: "Qwen2ForCausalLM", tied: false, seed: 3, ..llama.clone() };
@@ -60,7 +60,7 @@ fn qwen_coder_agrees_with_the_cpu() {
 
 /// The golden texts, prompt and continuation, from the file's blocks and in bfloat16.
 fn agrees_with_the_cpu(path: &Path, golden: &str) {
-    let Some(kernels) = cuda(DType::BF16) else { return };
+    let Some(kernels) = gpu::open(|options| options.dtype = Some(DType::BF16)) else { return };
     let golden: Golden = reference::read(golden);
     let mut misses = Vec::new();
     for dtype in [None, Some(WeightDType::BFloat16)] {
@@ -116,15 +116,4 @@ impl Distance {
         self.num_places += 1;
         self.num_agreed += usize::from(best == chosen);
     }
-}
-
-/// The GPU, where the tests may use one; says so where not.
-fn cuda(dtype: DType) -> Option<Kernels> {
-    if std::env::var_os("QUIRE_TEST_CUDA").is_none_or(|value| value != "1") {
-        eprintln!("skipped: QUIRE_TEST_CUDA is not 1");
-        return None;
-    }
-    let mut options = BackendOptions::default();
-    options.dtype = Some(dtype);
-    Some(quire::cuda_kernels(&options).expect("QUIRE_TEST_CUDA promises a GPU"))
 }
