@@ -115,6 +115,16 @@ impl BackendRegistry {
         constructor(&options).map_err(|source| BackendError::Unusable { name: name.to_owned(), source })
     }
 
+    /// Whether a backend that `device` may mean can choose what activations are computed in. The CPU computes in float32,
+    /// whatever a model is stored in.
+    pub fn chooses_dtype(&self, device: &str) -> bool {
+        match split_device(device) {
+            Ok(("cpu", _)) => false,
+            Ok(("auto", _)) => quire_kernels_cuda::IS_BUILT,
+            _ => true,
+        }
+    }
+
     /// The names there are, in alphabetical order.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.constructors.keys().map(String::as_str)
@@ -205,6 +215,7 @@ mod tests {
         assert!(registry.build("second:1", &BackendOptions::default()).is_ok());
         assert!(registry.build("second", &BackendOptions::default()).is_err());
         assert!(registry.check("second:7").is_ok() && registry.check("auto").is_ok());
+        assert!(registry.chooses_dtype("second:7") && !registry.chooses_dtype("cpu:0"));
         assert!(matches!(registry.check("third"), Err(BackendError::Unknown { .. })));
     }
 }

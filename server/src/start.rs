@@ -39,9 +39,11 @@ pub(crate) fn backend(
     options: &EngineOptions,
     num_threads: Option<usize>,
 ) -> Result<Kernels> {
+    // A model is opened only to see its dtype: not where nobody asks.
+    let is_asked = registry.chooses_dtype(options.device_name());
     let backend = BackendOptions {
         num_threads,
-        dtype: options.given_dtype().or_else(|| stored_dtype(options)),
+        dtype: options.given_dtype().or_else(|| if is_asked { stored_dtype(options) } else { None }),
         deterministic: options.is_deterministic(),
         ..BackendOptions::default()
     };
