@@ -49,6 +49,7 @@ impl CpuDevice {
             name: format!("{} ({isa}, {} threads)", machine::cpu_name(), pool.threads()),
             total_bytes: machine::total_bytes(),
             activation_dtype: DType::F32,
+            residual_dtype: DType::F32,
         };
         Ok(Self { inner: Arc::new(Inner { id: DeviceId::unique(), info, isa, pool: Mutex::new(pool) }) })
     }

@@ -140,9 +140,9 @@ fn row_copies(kernels: &Kernels) -> Result<()> {
 /// Small kernels, one by one and recorded.
 fn launches(kernels: &Kernels) -> Result<()> {
     let mut ctx = kernels.step_ctx(1 << 20)?;
-    let dtype = kernels.device().info().activation_dtype;
-    let x = kernels.upload(dtype, &[1, 64], &[0u16; 64])?;
-    let sum = kernels.upload(dtype, &[1, 64], &[0u16; 64])?;
+    let info = kernels.device().info();
+    let x = kernels.upload(info.activation_dtype, &[1, 64], &[0u16; 64])?;
+    let sum = kernels.upload(info.residual_dtype, &[1, 64], &[0f32; 64])?;
     let hundred = |ctx: &mut StepCtx| (0..100).try_for_each(|_| kernels.norm().add(ctx, &x, &sum));
     let graph = ctx.capture(hundred)?.expect("a CUDA device has graphs");
     let time = median(21, || ctx.step(hundred))?;

@@ -2,7 +2,7 @@
 //
 // linear_repack_FORMAT: grid [ceil(row tiles x records / 8)], block 256, a warp a record.
 // linear_dequantize_FORMAT_T: the same; out [rows, columns], columns % 32 == 0.
-// linear_embed_FORMAT_T: grid [num_tokens], block 256; a token's row. The ids lie within the rows.
+// linear_embed_FORMAT: grid [num_tokens], block 256; a token's row, to the residual stream. The ids lie within the rows.
 #include "linear_quant.cuh"
 
 struct LinearRepackParams {
@@ -22,7 +22,7 @@ struct LinearDequantizeParams {
 struct LinearQuantEmbedParams {
     uint64_t records;
     uint64_t ids;  // [num_tokens] i32
-    uint64_t out;  // [num_tokens, out_stride] T
+    uint64_t out;  // [num_tokens, out_stride] f32
     uint32_t first_row;  // ids below it, or from first_row + rows on, are another segment's
     uint32_t rows;
     uint32_t columns;
@@ -145,6 +145,12 @@ static __device__ __forceinline__ void put_values(const float (&values)[8], type
     }
 }
 
+template <typename F>
+static __device__ __forceinline__ void put_f32(const float (&values)[8], float* out, int t) {
+    *(float4*)(out + column_of<F>(t, 0)) = make_float4(values[0], values[1], values[2], values[3]);
+    *(float4*)(out + column_of<F>(t, 4)) = make_float4(values[4], values[5], values[6], values[7]);
+}
+
 template <typename T, typename F>
 static __device__ __forceinline__ void dequantize(const LinearDequantizeParams& p) {
     let_next_start();
@@ -167,7 +173,7 @@ static __device__ __forceinline__ void dequantize(const LinearDequantizeParams& 
         }
 }
 
-template <typename T, typename F>
+template <typename F>
 static __device__ __forceinline__ void embed(const LinearQuantEmbedParams& p) {
     let_next_start();
     wait_for_previous();
@@ -175,7 +181,7 @@ static __device__ __forceinline__ void embed(const LinearQuantEmbedParams& p) {
     if (row >= p.rows) return;
     const uint32_t per_tile = (p.columns + 63) / 64;
     const char* records = (const char*)p.records + (uint64_t)(row / 16) * per_tile * F::RECORD_BYTES;
-    typename T::Element* out = (typename T::Element*)p.out + (uint64_t)blockIdx.x * p.out_stride;
+    float* out = (float*)p.out + (uint64_t)blockIdx.x * p.out_stride;
     for (uint32_t i = threadIdx.x; i < per_tile * 4; i += blockDim.x) {
         const uint32_t t = i % 4, first_column = i / 4 * 64;
         Record<F> record;
@@ -187,9 +193,9 @@ static __device__ __forceinline__ void embed(const LinearQuantEmbedParams& p) {
             values_of<F>(record, c, 0, low);
             values_of<F>(record, c, 1, high);
             if (row % 16 < 8)
-                put_values<T, F>(low, out + first_column + 32 * c, t);
+                put_f32<F>(low, out + first_column + 32 * c, t);
             else
-                put_values<T, F>(high, out + first_column + 32 * c, t);
+                put_f32<F>(high, out + first_column + 32 * c, t);
         }
     }
 }
@@ -201,24 +207,18 @@ static __device__ __forceinline__ void embed(const LinearQuantEmbedParams& p) {
         const __grid_constant__ LinearRepackParams p) {                                                           \
         linear::repack<linear::G, linear::F>(p);                                                                  \
     }
-#define FROM_RECORDS(NAME, F, SUFFIX, T)                                                                          \
+#define DEQUANTIZE(NAME, F, SUFFIX, T)                                                                            \
     extern "C" __global__ void __launch_bounds__(256) linear_dequantize_##NAME##_##SUFFIX(                        \
         const __grid_constant__ LinearDequantizeParams p) {                                                       \
         linear::dequantize<linear::T, linear::F>(p);                                                              \
-    }                                                                                                             \
-    extern "C" __global__ void __launch_bounds__(256) linear_embed_##NAME##_##SUFFIX(                             \
-        const __grid_constant__ LinearQuantEmbedParams p) {                                                       \
-        linear::embed<linear::T, linear::F>(p);                                                                   \
     }
-#define FROM_RECORDS_ALL(SUFFIX, T)         \
-    FROM_RECORDS(q4, Q4, SUFFIX, T)         \
-    FROM_RECORDS(q4min, Q4Min, SUFFIX, T)   \
-    FROM_RECORDS(q4k, Q4K, SUFFIX, T)       \
-    FROM_RECORDS(q5, Q5, SUFFIX, T)         \
-    FROM_RECORDS(q5min, Q5Min, SUFFIX, T)   \
-    FROM_RECORDS(q5k, Q5K, SUFFIX, T)       \
-    FROM_RECORDS(q6k, Q6K, SUFFIX, T)       \
-    FROM_RECORDS(q8, Q8, SUFFIX, T)
+#define FROM_RECORDS(NAME, F)                                                                                     \
+    DEQUANTIZE(NAME, F, bf16, Bf16)                                                                               \
+    DEQUANTIZE(NAME, F, f16, F16)                                                                                 \
+    extern "C" __global__ void __launch_bounds__(256) linear_embed_##NAME(                                        \
+        const __grid_constant__ LinearQuantEmbedParams p) {                                                       \
+        linear::embed<linear::F>(p);                                                                              \
+    }
 
 namespace linear {
 using Q4_0 = Simple<4, false>;
@@ -237,5 +237,11 @@ REPACK(q8_0, Q8_0, Q8)
 REPACK(q4_k, Q4_K, Q4K)
 REPACK(q5_k, Q5_K, Q5K)
 REPACK(q6_k, Q6_K, Q6K)
-FROM_RECORDS_ALL(bf16, Bf16)
-FROM_RECORDS_ALL(f16, F16)
+FROM_RECORDS(q4, Q4)
+FROM_RECORDS(q4min, Q4Min)
+FROM_RECORDS(q4k, Q4K)
+FROM_RECORDS(q5, Q5)
+FROM_RECORDS(q5min, Q5Min)
+FROM_RECORDS(q5k, Q5K)
+FROM_RECORDS(q6k, Q6K)
+FROM_RECORDS(q8, Q8)

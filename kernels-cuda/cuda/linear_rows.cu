@@ -1,7 +1,7 @@
 // Rows of dense matrices from one place to another: embedding, conversion of weights, alignment of activations.
 //
 // linear_convert_FROM_to_TO: grid [rows], block 256. out [rows, out_columns], zeros beyond `columns`.
-// linear_embed_T: grid [num_tokens], block 256. The ids lie within the rows of the layer.
+// linear_embed_T: grid [num_tokens], block 256. The ids lie within the rows of the layer; out is the residual stream.
 #include "linear_common.cuh"
 
 struct LinearConvertParams {
@@ -16,7 +16,7 @@ struct LinearConvertParams {
 struct LinearEmbedParams {
     uint64_t weight;  // [rows, weight_stride] T
     uint64_t ids;     // [num_tokens] i32
-    uint64_t out;     // [num_tokens, out_stride] T
+    uint64_t out;     // [num_tokens, out_stride] f32
     uint32_t first_row;  // ids below it, or from first_row + rows on, are another segment's
     uint32_t rows;
     uint32_t columns;
@@ -51,19 +51,24 @@ static __device__ __forceinline__ void convert(const LinearConvertParams& p) {
 }
 
 // 16 bytes a thread where all three allow it, else element by element.
+template <typename T>
 static __device__ __forceinline__ void embed(const LinearEmbedParams& p) {
     let_next_start();
     wait_for_previous();
     const uint32_t row = (uint32_t)((const int*)p.ids)[blockIdx.x] - p.first_row;
     if (row >= p.rows) return;
-    const uint16_t* in = (const uint16_t*)p.weight + (uint64_t)row * p.weight_stride;
-    uint16_t* out = (uint16_t*)p.out + (uint64_t)blockIdx.x * p.out_stride;
+    const typename T::Element* in = (const typename T::Element*)p.weight + (uint64_t)row * p.weight_stride;
+    float* out = (float*)p.out + (uint64_t)blockIdx.x * p.out_stride;
     const uint64_t together = (uint64_t)in | (uint64_t)out | p.columns * 2;
     if (together % 16 == 0) {
-        for (uint32_t i = threadIdx.x; i < p.columns / 8; i += blockDim.x)
-            ((uint4*)out)[i] = load_stream((const uint4*)in + i);
+        for (uint32_t i = threadIdx.x; i < p.columns / 8; i += blockDim.x) {
+            const uint4 raw = load_stream((const uint4*)in + i);
+            const typename T::Element* x = (const typename T::Element*)&raw;
+            ((float4*)out)[2 * i] = make_float4(widen(x[0]), widen(x[1]), widen(x[2]), widen(x[3]));
+            ((float4*)out)[2 * i + 1] = make_float4(widen(x[4]), widen(x[5]), widen(x[6]), widen(x[7]));
+        }
     } else {
-        for (uint32_t i = threadIdx.x; i < p.columns; i += blockDim.x) out[i] = in[i];
+        for (uint32_t i = threadIdx.x; i < p.columns; i += blockDim.x) out[i] = widen(in[i]);
     }
 }
 
@@ -96,7 +101,7 @@ static __device__ __forceinline__ void add_bias(const LinearBiasParams& p) {
     CONVERT(bf16, __nv_bfloat16, SUFFIX, T)                                                                       \
     extern "C" __global__ void __launch_bounds__(256) linear_embed_##SUFFIX(                                      \
         const __grid_constant__ LinearEmbedParams p) {                                                            \
-        linear::embed(p);                                                                                         \
+        linear::embed<linear::T>(p);                                                                                         \
     }                                                                                                             \
     extern "C" __global__ void __launch_bounds__(256) linear_add_bias_##SUFFIX(                                   \
         const __grid_constant__ LinearBiasParams p) {                                                             \

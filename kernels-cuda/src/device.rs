@@ -103,6 +103,7 @@ fn device_info(context: &Context, activation_dtype: DType) -> DeviceInfo {
         name: format!("{} (compute capability {major}.{minor})", properties.name),
         total_bytes: properties.total_bytes,
         activation_dtype,
+        residual_dtype: DType::F32,
     }
 }
 

@@ -42,7 +42,11 @@ impl Part for CudaFused {
     fn dispatch(&self) -> Vec<Dispatch> {
         let dtype = self.device.activation_dtype();
         vec![
-            Dispatch::new("fused.add_rms_norm", format!("rms_norm {dtype}"), "one pass instead of two"),
+            Dispatch::new(
+                "fused.add_rms_norm",
+                format!("rms_norm {dtype}, residual f32"),
+                "one pass instead of two",
+            ),
             Dispatch::new(
                 "fused.silu_mul",
                 format!("silu_mul {dtype}"),

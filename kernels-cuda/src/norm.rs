@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use quire_kernels::{Device as _, DeviceId, Dispatch, NormKernels, Part, Result, StepCtx, Tensor};
+use quire_kernels::{DType, Device as _, DeviceId, Dispatch, NormKernels, Part, Result, StepCtx, Tensor};
 
 use crate::Error;
 use crate::device::CudaDevice;
@@ -49,9 +49,9 @@ impl Part for CudaNorm {
 
     fn dispatch(&self) -> Vec<Dispatch> {
         let dtype = self.device.activation_dtype();
-        let reason =
-            "a row in registers, read once; the row's length alone decides how many threads share it";
-        vec![Dispatch::new("norm", format!("rms_norm {dtype}"), reason)]
+        let reason = "a row in registers, read once; the row's length alone decides how many threads share it; what is \
+                      added up over the layers stays in f32";
+        vec![Dispatch::new("norm", format!("rms_norm {dtype}, residual f32"), reason)]
     }
 }
 
@@ -63,6 +63,7 @@ impl NormKernels for CudaNorm {
     fn add(&self, ctx: &mut StepCtx, x: &Tensor, residual: &Tensor) -> Result<()> {
         let (rows, columns) = (residual.num_rows(), residual.num_columns());
         assert_eq!((x.num_rows(), x.num_columns()), (rows, columns), "both summands have one shape");
+        assert_eq!(residual.dtype(), DType::F32, "type of the residual stream");
         let params = AddParams {
             x: address(x),
             residual: address(residual),
@@ -105,6 +106,14 @@ impl NormKernels for CudaNorm {
 
 /// The kernels of RMS normalization, with or without a residual addition before it.
 pub(crate) struct RmsNorm {
+    /// Of the residual stream, in f32.
+    stream: RowKernels,
+    /// Of activations.
+    activation: RowKernels,
+}
+
+/// Kernels for one type of row, by how many threads share a row.
+struct RowKernels {
     warp: Kernel,
     block: Kernel,
     block2: Kernel,
@@ -113,25 +122,22 @@ pub(crate) struct RmsNorm {
 
 /// Arguments of [`RmsNorm::run`].
 pub(crate) struct RmsNormArgs<'a> {
-    /// Updated in place where there is something to add.
+    /// In the activation dtype, or the residual stream, which is updated in place where there is something to add.
     pub(crate) x: &'a Tensor,
     /// What is added before.
     pub(crate) delta: Option<&'a Tensor>,
     pub(crate) weight: &'a Tensor,
     pub(crate) eps: f32,
-    /// May be `x` where nothing is added.
+    /// In the activation dtype; may be an `x` of it.
     pub(crate) out: &'a Tensor,
 }
 
 impl RmsNorm {
     pub(crate) fn new(device: &CudaDevice) -> std::result::Result<Self, Error> {
         let suffix = suffix(device.activation_dtype());
-        let kernel = |shape: &str| device.kernel("norm", &format!("rms_norm_{shape}_{suffix}"));
         Ok(Self {
-            warp: kernel("warp")?,
-            block: kernel("block")?,
-            block2: kernel("block2")?,
-            any: kernel("any")?,
+            stream: RowKernels::new(device, &format!("f32_{suffix}"))?,
+            activation: RowKernels::new(device, suffix)?,
         })
     }
 
@@ -141,6 +147,8 @@ impl RmsNorm {
         let same = |other: &Tensor| (other.num_rows(), other.num_columns()) == dims;
         assert!(same(out) && delta.is_none_or(same), "a row is added and normalized to one of its length");
         assert_eq!(weight.num_elements(), dims.1, "there is a weight for each column");
+        let is_stream = x.dtype() == DType::F32;
+        assert!(is_stream || delta.is_none(), "only the residual stream is added to");
         let params = NormParams {
             x: address(x),
             delta: delta.map_or(0, address),
@@ -155,9 +163,22 @@ impl RmsNorm {
             unused: 0,
         };
         let is_vector = are_vectors(&[x, delta.unwrap_or(x), out]) && address(weight).is_multiple_of(16);
-        let (kernel, grid) = self.shape(dims.0, dims.1, is_vector);
+        let kernels = if is_stream { &self.stream } else { &self.activation };
+        let (kernel, grid) = kernels.shape(dims.0, dims.1, is_vector);
         // SAFETY: the struct is the kernel's; the tensors have the rows and columns that it names.
         unsafe { launch(ctx, kernel, grid, &params) }
+    }
+}
+
+impl RowKernels {
+    fn new(device: &CudaDevice, suffix: &str) -> std::result::Result<Self, Error> {
+        let kernel = |shape: &str| device.kernel("norm", &format!("rms_norm_{shape}_{suffix}"));
+        Ok(Self {
+            warp: kernel("warp")?,
+            block: kernel("block")?,
+            block2: kernel("block2")?,
+            any: kernel("any")?,
+        })
     }
 
     /// The kernel is chosen by the columns alone: a row's sum has one order whatever the number of rows.

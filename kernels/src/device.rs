@@ -42,6 +42,9 @@ pub struct DeviceInfo {
     pub total_bytes: usize,
     /// The dtype of activations between kernels.
     pub activation_dtype: DType,
+    /// The dtype of the residual stream, to which each block adds. A wider one than the activations' keeps what the
+    /// layers before have added: rounding there is what most of a 16-bit model's error comes from.
+    pub residual_dtype: DType,
 }
 
 /// Memory and queues.

@@ -65,9 +65,11 @@ impl KernelSet {
             let name = format!("linear_{}_few_t{t}_{suffix}", format.name());
             large(device.kernel("linear_quant_few", &name), few_shared_bytes)
         };
-        let of_format = |what: &str, format: Format| {
-            device.kernel("linear_quant", &format!("linear_{what}_{}_{suffix}", format.name()))
+        let dequantize = |format: Format| {
+            device.kernel("linear_quant", &format!("linear_dequantize_{}_{suffix}", format.name()))
         };
+        let quant_embed =
+            |format: Format| device.kernel("linear_quant", &format!("linear_embed_{}", format.name()));
         let row = |name: &str| device.kernel("linear_rows", &format!("linear_{name}_{suffix}"));
         let convert = |from: DType| Ok((from, row(&format!("convert_{from}_to"))?));
         let repack =
@@ -88,11 +90,8 @@ impl KernelSet {
                 .into_iter()
                 .collect::<Result<_, Error>>()?,
             repack: quantized.map(repack).collect::<Result<_, Error>>()?,
-            dequantize: Format::ALL
-                .map(|f| of_format("dequantize", f))
-                .into_iter()
-                .collect::<Result<_, _>>()?,
-            quant_embed: Format::ALL.map(|f| of_format("embed", f)).into_iter().collect::<Result<_, _>>()?,
+            dequantize: Format::ALL.map(dequantize).into_iter().collect::<Result<_, _>>()?,
+            quant_embed: Format::ALL.map(quant_embed).into_iter().collect::<Result<_, _>>()?,
         })
     }
 

@@ -119,7 +119,7 @@ impl Linear for PackedLinear {
 
     fn embed(&self, ctx: &mut StepCtx, ids: &Tensor, out: &Tensor) -> Result<()> {
         assert_eq!(out.dims(), [ids.num_elements(), self.columns], "shape of the output");
-        assert_eq!(out.dtype(), self.shared.device.activation_dtype(), "type of the output");
+        assert_eq!(out.dtype(), DType::F32, "type of the residual stream");
         let mut first_row = 0;
         for segment in &self.segments {
             self.embed_segment(ctx, segment, first_row, [ids, out])?;

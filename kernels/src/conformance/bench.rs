@@ -52,10 +52,20 @@ impl<'a> Bench<'a> {
         self.kernels.device().info().activation_dtype
     }
 
+    /// The dtype of the residual stream.
+    pub(super) fn residual(&self) -> DType {
+        self.kernels.device().info().residual_dtype
+    }
+
     /// `n` normally distributed values that the activation dtype holds exactly.
     pub(super) fn normals(&mut self, n: usize) -> Vec<f32> {
+        self.normals_of(self.activation(), n)
+    }
+
+    /// `n` normally distributed values that `dtype` holds exactly.
+    pub(super) fn normals_of(&mut self, dtype: DType, n: usize) -> Vec<f32> {
         let values: Vec<f32> = (0..n).map(|_| self.rng.normal() as f32).collect();
-        round_to(self.activation(), &values)
+        round_to(dtype, &values)
     }
 
     /// A matrix that holds `values`.
@@ -93,6 +103,11 @@ impl<'a> Bench<'a> {
     /// A matrix for results, full of poison.
     pub(super) fn poisoned(&mut self, dims: [usize; 2], placement: Placement) -> Result<Matrix> {
         self.matrix(dims, placement, &[])
+    }
+
+    /// A result in the dtype of the residual stream.
+    pub(super) fn poisoned_residual(&mut self, dims: [usize; 2], placement: Placement) -> Result<Matrix> {
+        self.matrix_of(self.residual(), dims, placement, &[])
     }
 
     /// A result of F32.

@@ -2,7 +2,7 @@
 
 use super::bench::{Bench, Matrix, Placement, round_to, tolerance, widen};
 use super::report::At;
-use crate::{Result, RopeStyle, RopeTable, StepCtx, Tensor, math};
+use crate::{DType, Result, RopeStyle, RopeTable, StepCtx, Tensor, math};
 
 const ROWS: [usize; 5] = [0, 1, 3, 17, 64];
 const COLUMNS: [usize; 6] = [1, 7, 33, 64, 576, 1027];
@@ -19,32 +19,46 @@ pub(super) fn check_norm(bench: &mut Bench<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Rows of activations, and of the residual stream.
 fn check_rms_norm(bench: &mut Bench<'_>, dims: [usize; 2], placement: Placement) -> Result<()> {
+    let (activation, residual) = (bench.activation(), bench.residual());
+    check_rms_norm_of(bench, activation, dims, placement)?;
+    if residual != activation { check_rms_norm_of(bench, residual, dims, placement) } else { Ok(()) }
+}
+
+fn check_rms_norm_of(
+    bench: &mut Bench<'_>,
+    dtype: DType,
+    dims: [usize; 2],
+    placement: Placement,
+) -> Result<()> {
     let [rows, columns] = dims;
-    let values = bench.normals(rows * columns);
+    let values = bench.normals_of(dtype, rows * columns);
     let weight: Vec<f32> = (0..columns).map(|_| 1.0 + 0.3 * bench.rng.normal() as f32).collect();
     let device_weight = bench.f32s(&[columns], &weight)?;
     let weight = widen(&weight);
     let expected: Vec<f64> =
         widen(&values).chunks(columns).flat_map(|x| math::rms_norm(x, &weight, f64::from(EPS))).collect();
-    let dtype = bench.activation();
-    let bound = |i: usize| tolerance(dtype, expected[i]);
+    let activation = bench.activation();
+    let bound = |i: usize| tolerance(activation, expected[i]);
 
-    let case = format!("{dims:?} {placement:?}");
+    let case = format!("{dims:?} {dtype} {placement:?}");
     let at = At { op: "rms_norm", case: &case };
-    let (x, out) = (bench.matrix(dims, placement, &values)?, bench.poisoned(dims, placement)?);
+    let (x, out) = (bench.matrix_of(dtype, dims, placement, &values)?, bench.poisoned(dims, placement)?);
     let kernels = bench.kernels;
     let norm = |ctx: &mut StepCtx, x: &Tensor, out: &Tensor| {
         ctx.step(|ctx| kernels.norm().rms_norm(ctx, x, &device_weight, EPS, out))
     };
     norm(&mut bench.ctx, &x.view, &out.view)?;
     let together = bench.check(at, &out, &expected, bound)?;
-    norm(&mut bench.ctx, &x.view, &x.view)?;
-    let at = At { op: "rms_norm", case: &format!("in place, {case}") };
-    bench.check(at, &x, &expected, bound)?;
+    if dtype == activation {
+        norm(&mut bench.ctx, &x.view, &x.view)?;
+        let at = At { op: "rms_norm", case: &format!("in place, {case}") };
+        bench.check(at, &x, &expected, bound)?;
+    }
     if let Some(row) = values.chunks(columns).last() {
-        let (x, out) =
-            (bench.matrix([1, columns], placement, row)?, bench.poisoned([1, columns], placement)?);
+        let x = bench.matrix_of(dtype, [1, columns], placement, row)?;
+        let out = bench.poisoned([1, columns], placement)?;
         norm(&mut bench.ctx, &x.view, &out.view)?;
         let at = At { op: "rms_norm", case: &format!("last row alone, {case}") };
         let alone = bench.read(at, &out)?;
@@ -54,28 +68,30 @@ fn check_rms_norm(bench: &mut Bench<'_>, dims: [usize; 2], placement: Placement)
 }
 
 fn check_add(bench: &mut Bench<'_>, dims: [usize; 2], placement: Placement) -> Result<()> {
-    let n = dims[0] * dims[1];
-    let (a, b) = (bench.normals(n), bench.normals(n));
+    let (n, dtype) = (dims[0] * dims[1], bench.residual());
+    let (a, b) = (bench.normals(n), bench.normals_of(dtype, n));
     let expected: Vec<f64> = a.iter().zip(&b).map(|(a, b)| f64::from(*a) + f64::from(*b)).collect();
-    let (x, residual) = (bench.matrix(dims, placement, &a)?, bench.matrix(dims, Placement::Whole, &b)?);
+    let x = bench.matrix(dims, placement, &a)?;
+    let residual = bench.matrix_of(dtype, dims, Placement::Whole, &b)?;
     let kernels = bench.kernels;
     bench.ctx.step(|ctx| kernels.norm().add(ctx, &x.view, &residual.view))?;
-    let (dtype, case) = (bench.activation(), format!("{dims:?} {placement:?}"));
+    let case = format!("{dims:?} {placement:?}");
     bench.check(At { op: "add", case: &case }, &residual, &expected, |i| tolerance(dtype, expected[i]))?;
     Ok(())
 }
 
 fn check_gather(bench: &mut Bench<'_>, columns: usize, placement: Placement) -> Result<()> {
-    for idx in [vec![], vec![4], vec![2, 0, 2, 8, 5]] {
-        let values = bench.normals(9 * columns);
+    let (activation, residual) = (bench.activation(), bench.residual());
+    for (dtype, idx) in [(activation, vec![]), (residual, vec![4]), (activation, vec![2, 0, 2, 8, 5])] {
+        let values = bench.normals_of(dtype, 9 * columns);
         let expected: Vec<f64> =
             idx.iter().flat_map(|&i: &i32| widen(&values[i as usize * columns..][..columns])).collect();
-        let x = bench.matrix([9, columns], placement, &values)?;
-        let out = bench.poisoned([idx.len(), columns], Placement::Whole)?;
+        let x = bench.matrix_of(dtype, [9, columns], placement, &values)?;
+        let out = bench.matrix_of(dtype, [idx.len(), columns], Placement::Whole, &[])?;
         let device_idx = bench.i32s(&[idx.len()], &idx)?;
         let kernels = bench.kernels;
         bench.ctx.step(|ctx| kernels.norm().gather_rows(ctx, &x.view, &device_idx, &out.view))?;
-        let case = format!("{idx:?} of [9, {columns}] {placement:?}");
+        let case = format!("{idx:?} of [9, {columns}] {dtype} {placement:?}");
         bench.check(At { op: "gather_rows", case: &case }, &out, &expected, |_| 0.0)?;
     }
     Ok(())

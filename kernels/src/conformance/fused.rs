@@ -45,8 +45,8 @@ fn check_add_rms_norm(
     let (residual, delta) = (bench.normals(num_tokens * columns), bench.normals(num_tokens * columns));
     let weight: Vec<f32> = (0..columns).map(|_| 1.0 + 0.3 * bench.rng.normal() as f32).collect();
     let device_weight = bench.f32s(&[columns], &weight)?;
-    let (device_residual, device_delta) =
-        (bench.matrix(dims, Placement::Whole, &residual)?, bench.matrix(dims, Placement::Slice, &delta)?);
+    let device_residual = bench.matrix_of(bench.residual(), dims, Placement::Whole, &residual)?;
+    let device_delta = bench.matrix(dims, Placement::Slice, &delta)?;
     let sums: Vec<f64> = widen(&residual)
         .iter()
         .zip(&delta)
@@ -64,7 +64,7 @@ fn check_add_rms_norm(
         eps: EPS,
     };
     check_through_layer(bench, &case, layer, &normed, |ctx| add_rms_norm(kernels, ctx, &args))?;
-    let dtype = bench.activation();
+    let dtype = bench.residual();
     let at = At { op: "fused.residual", case: &case };
     bench.check(at, &device_residual, &sums, |i| tolerance(dtype, sums[i]))?;
     Ok(())

@@ -40,7 +40,7 @@ pub trait FusedKernels: Part {
 pub struct AddRmsNorm<'a> {
     /// `[num_tokens, hidden_size]`, what is added; `None` normalizes the residual as it is.
     pub delta: Option<&'a Tensor>,
-    /// `[num_tokens, hidden_size]`, updated in place.
+    /// `[num_tokens, hidden_size]` in the dtype of the residual stream, updated in place.
     pub residual: &'a Tensor,
     /// `[hidden_size]` F32.
     pub weight: &'a Tensor,
@@ -54,7 +54,7 @@ pub struct AddRmsNorm<'a> {
 ///
 /// Those of the device and of the scratch.
 pub fn add_rms_norm(kernels: &Kernels, ctx: &mut StepCtx, args: &AddRmsNorm<'_>) -> Result<Activation> {
-    let x = ctx.alloc(args.residual.dtype(), args.residual.dims())?;
+    let x = ctx.alloc(kernels.device().info().activation_dtype, args.residual.dims())?;
     let out = kernels.linear().layout_activation(ctx, &x)?;
     add_rms_norm_into(kernels, ctx, args, &out)?;
     Ok(out)

@@ -185,7 +185,7 @@ pub trait Linear: Send + Sync {
 
     /// `out[t] = W[ids[t]]`: the weight as an embedding table (the tied head of a model is one object with its
     /// embedding). `ids` is `[num_tokens]` I32 within the rows, `out` `[num_tokens, in_features]` in the
-    /// activation dtype. A bias is not added.
+    /// dtype of the residual stream, which begins with it. A bias is not added.
     ///
     /// # Errors
     ///

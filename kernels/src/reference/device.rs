@@ -21,6 +21,7 @@ impl HostDevice {
             name: "host, f64".to_owned(),
             total_bytes,
             activation_dtype: DType::F32,
+            residual_dtype: DType::F32,
         };
         Self { id: DeviceId::unique(), info, account: Arc::new(Account::new(total_bytes)) }
     }

@@ -38,7 +38,7 @@ pub struct DecoderLayer {
 
 /// The two tensors that live through all layers.
 struct Stream {
-    /// `[num_tokens, hidden_size]`.
+    /// `[num_tokens, hidden_size]` in the dtype of the residual stream.
     residual: Tensor,
     /// What the last block gave and the next norm adds to the residual.
     delta: Tensor,
@@ -88,9 +88,9 @@ impl CausalLm {
 impl Model for CausalLm {
     fn hidden_states(&self, ctx: &mut StepCtx, input: &ModelInput<'_>, hidden: &Tensor) -> KernelResult<()> {
         let step = &input.groups.first().expect("a model has a KV group").view;
-        let dtype = self.activation_dtype();
+        let (dtype, residual_dtype) = (self.activation_dtype(), self.kernels.device().info().residual_dtype);
         let dims = [step.key.num_tokens, self.hidden_size];
-        let stream = Stream { residual: ctx.alloc(dtype, &dims)?, delta: ctx.alloc(dtype, &dims)? };
+        let stream = Stream { residual: ctx.alloc(residual_dtype, &dims)?, delta: ctx.alloc(dtype, &dims)? };
 
         self.embed_tokens.embed(ctx, &step.token_ids, &stream.residual)?;
         for (idx, layer) in self.layers.iter().enumerate() {
@@ -99,11 +99,11 @@ impl Model for CausalLm {
         }
         // Only the asked-for rows go on: the norm works row by row.
         let norm = self.kernels.norm();
-        let delta = ctx.alloc(dtype, hidden.dims())?;
-        norm.gather_rows(ctx, &stream.residual, &step.logits_idx, hidden)?;
+        let (residual, delta) = (ctx.alloc(residual_dtype, hidden.dims())?, ctx.alloc(dtype, hidden.dims())?);
+        norm.gather_rows(ctx, &stream.residual, &step.logits_idx, &residual)?;
         norm.gather_rows(ctx, &stream.delta, &step.logits_idx, &delta)?;
-        norm.add(ctx, &delta, hidden)?;
-        self.norm.norm_in_place(&self.kernels, ctx, hidden)
+        norm.add(ctx, &delta, &residual)?;
+        self.norm.norm(&self.kernels, ctx, &residual, hidden)
     }
 
     fn logits(&self, ctx: &mut StepCtx, hidden: &Tensor, logits: &Tensor) -> KernelResult<()> {
@@ -228,16 +228,18 @@ fn push_layer(tensors: &mut Vec<TensorSpec>, config: &ModelConfig, layer: usize)
 /// The most scratch that [`CausalLm`]'s forward pass holds at once, its allocations added up scope by scope.
 pub(super) fn scratch_bytes(config: &ModelConfig, kernels: &Kernels, limits: &Limits) -> usize {
     let num_tokens = limits.max_num_batched_tokens;
-    let element = kernels.device().info().activation_dtype.block_bytes();
+    let info = kernels.device().info();
+    let element = info.activation_dtype.block_bytes();
+    let residual = |columns: usize| num_tokens * columns * info.residual_dtype.block_bytes() + SCRATCH_ALIGN;
     let plain = |columns: usize| num_tokens * columns * element + SCRATCH_ALIGN;
     let prepared = |columns: usize| kernels.linear().activation_bytes(num_tokens, columns) + SCRATCH_ALIGN;
     let activation = |columns: usize| plain(columns) + prepared(columns);
 
     let (hidden, q_size) = (config.hidden_size, config.q_size());
-    let stream = 2 * plain(hidden);
+    let stream = residual(hidden) + plain(hidden);
     let attention = activation(hidden) + plain(q_size + 2 * config.kv_size()) + activation(q_size);
     let mlp = activation(hidden) + plain(2 * config.intermediate_size) + activation(config.intermediate_size);
-    let head = plain(hidden) + prepared(hidden);
+    let head = residual(hidden) + plain(hidden) + prepared(hidden);
     // The rows that become logits outlive the layers.
     plain(hidden) + stream + attention.max(mlp).max(head)
 }

@@ -37,17 +37,18 @@ impl RmsNorm {
         add_rms_norm(kernels, ctx, &AddRmsNorm { delta, residual, weight: &self.weight, eps: self.eps })
     }
 
-    /// Normalizes the rows of `x` where they stand.
+    /// Writes the normalized rows of `x` to `out`, in the activation dtype.
     ///
     /// # Errors
     /// Those of the device.
-    pub fn norm_in_place(
+    pub fn norm(
         &self,
         kernels: &Kernels,
         ctx: &mut StepCtx,
         x: &Tensor,
+        out: &Tensor,
     ) -> quire_kernels::Result<()> {
-        kernels.norm().rms_norm(ctx, x, &self.weight, self.eps, x)
+        kernels.norm().rms_norm(ctx, x, &self.weight, self.eps, out)
     }
 
     /// Device memory of the weight.

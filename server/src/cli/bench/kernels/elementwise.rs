@@ -20,8 +20,10 @@ const DELTA: f32 = 1e-3;
 pub(super) fn norm(bench: &KernelBench<'_>) -> Result<()> {
     let columns = bench.shapes.hidden_size;
     bench.args.rows.iter().try_for_each(|&rows| {
-        // Delta and residual are read, residual and output written.
-        bench.tell(&case(bench, "add_rms_norm", rows, 4 * columns), time_norm(bench, rows))
+        // Delta is read, the output written; the residual stream is read and written.
+        let plain = case(bench, "add_rms_norm", rows, 2 * columns);
+        let stream = rows * 2 * columns * bench.kernels.device().info().residual_dtype.block_bytes();
+        bench.tell(&Case { bytes: plain.bytes + stream, ..plain }, time_norm(bench, rows))
     })
 }
 
@@ -77,7 +79,8 @@ fn time_norm(bench: &KernelBench<'_>, rows: usize) -> KernelResult<Timing> {
     let count = num_rotated(2 * rows * columns * dtype.block_bytes());
     let deltas =
         (0..count).map(|_| random::tensor(kernels, dtype, &dims, DELTA)).collect::<KernelResult<_>>()?;
-    let residuals = random::tensors(kernels, count, dtype, &dims)?;
+    let residual_dtype = kernels.device().info().residual_dtype;
+    let residuals = random::tensors(kernels, count, residual_dtype, &dims)?;
     let weight = random::tensor(kernels, DType::F32, &[columns], 1.0)?;
     let mut ctx = bench.ctx(rows, rows, output_bytes(bench, rows, columns))?;
     bench.timer.time(&mut ctx, &Norm { kernels, deltas, residuals, weight })
