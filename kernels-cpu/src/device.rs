@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 use quire_kernels::{
-    Buffer, DType, Device, DeviceId, DeviceInfo, Error, Graph, Queue, Readback, Result, StepCtx, Tensor,
+    Buffer, DType, Device, DeviceId, DeviceInfo, Error, Fence, Graph, Queue, Readback, Result, StepCtx,
+    Tensor, TransferQueue, reached,
 };
 
 use crate::Isa;
@@ -12,6 +13,7 @@ use crate::access::Session;
 use crate::buffer::CpuBuffer;
 use crate::machine;
 use crate::pool::Pool;
+use crate::transfer::CpuTransfers;
 
 /// Name of the backend and, in errors, of the device.
 pub(crate) const BACKEND: &str = "cpu";
@@ -90,6 +92,14 @@ impl Device for CpuDevice {
     fn queue(&self) -> Result<Box<dyn Queue>> {
         Ok(Box::new(CpuQueue { device: self.clone(), in_step: false }))
     }
+
+    fn host_memory(&self, num_bytes: usize) -> Result<Arc<dyn Buffer>> {
+        self.allocate(num_bytes)
+    }
+
+    fn transfers(&self) -> Result<Box<dyn TransferQueue>> {
+        Ok(Box::new(CpuTransfers::new(self)))
+    }
 }
 
 /// A queue whose work is done when the call returns.
@@ -137,13 +147,21 @@ impl Queue for CpuQueue {
         unreachable!("a queue that never records has no graph to launch")
     }
 
+    fn fence(&mut self) -> Result<Arc<dyn Fence>> {
+        Ok(reached())
+    }
+
+    fn wait_for(&mut self, _fence: &dyn Fence) -> Result<()> {
+        Ok(())
+    }
+
     fn synchronize(&mut self) -> Result<()> {
         Ok(())
     }
 }
 
 /// The bytes of a contiguous tensor.
-fn bytes_of(tensor: &Tensor) -> Tensor {
+pub(crate) fn bytes_of(tensor: &Tensor) -> Tensor {
     assert!(tensor.is_contiguous(), "{tensor:?} is not contiguous");
     Tensor::new(tensor.buffer().clone(), tensor.offset_bytes(), DType::U8, &[tensor.span_bytes()])
 }

@@ -55,6 +55,7 @@ mod rope;
 mod sampling;
 #[cfg(test)]
 mod testing;
+mod transfer;
 
 pub use isa::Isa;
 

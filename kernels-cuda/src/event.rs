@@ -62,8 +62,15 @@ impl Event {
         self.context.check("cuEventRecord", unsafe { ffi::cuEventRecord(self.raw, stream) })
     }
 
+    /// Lets what is enqueued on another stream from now on wait for everything recorded; the context is current.
+    pub(crate) fn hold_back(&self, stream: CUstream) -> Result<()> {
+        // SAFETY: both are handles of this context.
+        self.context.check("cuStreamWaitEvent", unsafe { ffi::cuStreamWaitEvent(stream, self.raw, 0) })
+    }
+
     /// Whether everything recorded is done.
     pub(crate) fn is_over(&self) -> Result<bool> {
+        self.context.bind()?;
         // SAFETY: the event lives.
         match unsafe { ffi::cuEventQuery(self.raw) } {
             ffi::NOT_READY => Ok(false),

@@ -100,6 +100,7 @@ unsafe extern "C" {
     pub(crate) fn cuMemcpyDtoHAsync_v2(dst: *mut c_void, src: u64, num_bytes: usize, s: CUstream) -> u32;
 
     pub(crate) fn cuStreamSynchronize(stream: CUstream) -> u32;
+    pub(crate) fn cuStreamWaitEvent(stream: CUstream, event: CUevent, flags: c_uint) -> u32;
     pub(crate) fn cuEventCreate(event: *mut CUevent, flags: c_uint) -> u32;
     pub(crate) fn cuEventDestroy_v2(event: CUevent) -> u32;
     pub(crate) fn cuEventRecord(event: CUevent, stream: CUstream) -> u32;

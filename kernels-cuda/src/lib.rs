@@ -34,7 +34,7 @@
 //!
 //! - [`kernels`] returns kernels that run on the device it was asked for, or an error.
 //! - After `Device::reserve` no device memory is allocated but by the driver for graphs.
-//! - A queue's work happens in order on one stream, which waits for no other. A write has taken its bytes when it
+//! - A queue's work happens in order on one stream, which waits for others at fences only. A write has taken its bytes when it
 //!   returns; a recorded step takes nothing from the host, so what changes lies in device memory.
 //! - Activations are bf16 or f16; sums are in f32.
 //! - An error of a failed device is the same at every later call, and no wait outlives it.
@@ -70,6 +70,8 @@ mod elementwise;
 mod error;
 #[cfg(feature = "cuda")]
 mod event;
+#[cfg(feature = "cuda")]
+mod fence;
 #[cfg(feature = "cuda")]
 mod ffi;
 #[cfg(feature = "cuda")]

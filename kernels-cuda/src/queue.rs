@@ -4,11 +4,12 @@ use std::any::Any;
 use std::sync::Arc;
 
 use cust::stream::{Stream, StreamFlags};
-use quire_kernels::{Error, Graph, Mark, Queue, Readback, Result, Tensor};
+use quire_kernels::{Error, Fence, Graph, Mark, Queue, Readback, Result, Tensor};
 
 use crate::context::Context;
 use crate::copy::{CopyKernels, RowCopies, SmallWrites};
 use crate::event::Event;
+use crate::fence::CudaFence;
 use crate::ffi::{self, CUstream};
 use crate::graph::{CudaGraph, Recording};
 use crate::launch::{Grid, enqueue};
@@ -41,9 +42,10 @@ pub(crate) struct CudaQueue {
     small_writes: SmallWrites,
     in_step: bool,
     is_recording: bool,
-    /// Whether small writes are the last work: the next kernel then overlaps with nothing, so that all kernels may
-    /// read what the host wrote before they wait for the one in front of them.
-    is_behind_writes: bool,
+    /// Whether small writes, or waiting for another queue, are the last work: the next kernel then overlaps with
+    /// nothing, so that all kernels may read what the host wrote, and what was waited for, before they wait for the one
+    /// in front of them.
+    starts_alone: bool,
 }
 
 impl CudaQueue {
@@ -59,7 +61,7 @@ impl CudaQueue {
             small_writes,
             in_step: false,
             is_recording: false,
-            is_behind_writes: false,
+            starts_alone: false,
         })
     }
 
@@ -74,7 +76,7 @@ impl CudaQueue {
             let code = unsafe { enqueue(stream, &self.parts.copies.writes, grid, &params) };
             self.small_writes.clear();
             self.parts.context.check("cuLaunchKernelEx", code)?;
-            self.is_behind_writes = true;
+            self.starts_alone = true;
         }
         Ok(stream)
     }
@@ -103,7 +105,7 @@ impl CudaQueue {
             return Ok(());
         }
         let stream = self.stream()?;
-        let overlaps = grid.overlaps && !std::mem::take(&mut self.is_behind_writes);
+        let overlaps = grid.overlaps && !std::mem::take(&mut self.starts_alone);
         // SAFETY: as the caller promises.
         let code = unsafe { enqueue(stream, kernel, Grid { overlaps, ..grid }, params) };
         self.parts.context.check("cuLaunchKernelEx", code)
@@ -230,6 +232,19 @@ impl Queue for CudaQueue {
         not_in_step("mark", self.is_recording)?;
         let stream = self.stream()?;
         Ok(Some(Box::new(CudaMark::new(&self.parts.context, stream)?)))
+    }
+
+    fn fence(&mut self) -> Result<Arc<dyn Fence>> {
+        not_in_step("set a fence", self.in_step || self.is_recording)?;
+        let stream = self.stream()?;
+        CudaFence::set(&self.parts.context, stream)
+    }
+
+    fn wait_for(&mut self, fence: &dyn Fence) -> Result<()> {
+        not_in_step("wait for a fence", self.in_step || self.is_recording)?;
+        let stream = self.stream()?;
+        self.starts_alone = true;
+        CudaFence::hold_back(fence, stream)
     }
 
     fn synchronize(&mut self) -> Result<()> {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::{Buffer, DType, Result, Tensor};
+use crate::{Buffer, DType, Error, Fence, Result, Tensor, TransferQueue};
 
 /// Tells the devices of one process apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -100,6 +100,37 @@ pub trait Device: Send + Sync + fmt::Debug {
     ///
     /// [`DeviceLost`](crate::Error::DeviceLost).
     fn queue(&self) -> Result<Box<dyn Queue>>;
+
+    /// Memory of the host that [`transfers`](Self::transfers) reach, and nothing else: a space for blocks that are
+    /// swapped out. Pinned where that is faster, which takes the host a while: a second for several gigabytes. Its
+    /// contents are undefined.
+    ///
+    /// # Errors
+    ///
+    /// [`OutOfMemory`](crate::Error::OutOfMemory); [`Unsupported`](crate::Error::Unsupported) where the backend swaps
+    /// nothing.
+    fn host_memory(&self, num_bytes: usize) -> Result<Arc<dyn Buffer>> {
+        let _ = num_bytes;
+        Err(swaps_nothing(self.info()))
+    }
+
+    /// A queue of its own for blocks that are swapped, beside those of steps.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceLost`](crate::Error::DeviceLost); [`Unsupported`](crate::Error::Unsupported) where the backend swaps
+    /// nothing.
+    fn transfers(&self) -> Result<Box<dyn TransferQueue>> {
+        Err(swaps_nothing(self.info()))
+    }
+}
+
+fn swaps_nothing(info: &DeviceInfo) -> Error {
+    Error::Unsupported {
+        backend: info.backend.clone(),
+        part: "device",
+        what: "swapping of blocks".to_owned(),
+    }
 }
 
 /// An ordered run of work on one device. A device that executes at once (the CPU) has done the work when the
@@ -165,6 +196,21 @@ pub trait Queue: Any + Send {
     fn mark(&mut self) -> Result<Option<Box<dyn Mark>>> {
         Ok(None)
     }
+
+    /// A fence behind all that was enqueued so far. Outside of steps.
+    ///
+    /// # Errors
+    ///
+    /// [`DeviceLost`](crate::Error::DeviceLost); [`NotInStep`](crate::Error::NotInStep) where the device enforces it.
+    fn fence(&mut self) -> Result<Arc<dyn Fence>>;
+
+    /// What is enqueued from now on starts once a fence of the same device is reached; the host does not wait.
+    /// Outside of steps.
+    ///
+    /// # Errors
+    ///
+    /// As [`fence`](Self::fence).
+    fn wait_for(&mut self, fence: &dyn Fence) -> Result<()>;
 
     /// Waits until all that was enqueued has been executed.
     ///

@@ -46,6 +46,7 @@
 //! - A [`Tensor`] never reaches outside of its buffer; it is a handle, and only a [`Queue`] moves its data.
 //! - All parts of a [`Kernels`] belong to one device; a part of another is refused when it is put in.
 //! - Work of one queue happens in the order in which it was enqueued, at any time until somebody waits.
+//! - Queues of one device are ordered among each other by [`Fence`]s alone.
 //! - Inside a step nothing is allocated, read back or waited for, and no launch depends on anything but shapes.
 //! - A row's result does not depend on the other rows of a call, except in a backend that documents it.
 //! - Same seed, sequence, position and logits: same token, on every backend and in every batch.
@@ -57,6 +58,7 @@ mod ctx;
 mod device;
 mod dtype;
 mod error;
+mod fence;
 mod kernels;
 mod math;
 pub mod parts;
@@ -67,12 +69,15 @@ mod step;
 mod tensor;
 pub mod testing;
 pub mod trace;
+mod transfer;
 
 pub use ctx::StepCtx;
 pub use device::{Device, DeviceId, DeviceInfo, Graph, Mark, PendingRead, Queue, Readback};
 pub use dtype::DType;
 pub use error::{Error, Result, WeightError};
+pub use fence::{Fence, reached};
 pub use kernels::{DispatchTable, KernelParts, Kernels};
 pub use parts::*;
 pub use step::{Limits, ShapeKey, StepBuffers, StepRows, StepView, write_head};
 pub use tensor::{Buffer, MAX_DIMS, Tensor};
+pub use transfer::{SwapLayer, SwapRows, SwapRun, TransferQueue};

@@ -30,6 +30,7 @@ mod logits;
 mod queue;
 mod report;
 mod sampling;
+mod swap;
 
 pub use report::{OpReport, Report, RowIndependence, WorstError};
 
@@ -46,7 +47,7 @@ pub fn run(kernels: &Kernels) -> Report {
 /// Runs everything.
 pub fn run_with(kernels: &Kernels, rows: RowIndependence) -> Report {
     let mut report = Report::new(rows);
-    for check in [queue, linear, norm, rope, activation, attention, fused, sampling] {
+    for check in [queue, swap, linear, norm, rope, activation, attention, fused, sampling] {
         check(kernels, &mut report);
     }
     report
@@ -55,6 +56,11 @@ pub fn run_with(kernels: &Kernels, rows: RowIndependence) -> Report {
 /// Writes, reads, row copies, order, captured steps.
 pub fn queue(kernels: &Kernels, report: &mut Report) {
     check(kernels, report, "queue", queue::check);
+}
+
+/// Swapping of blocks, and its order among steps.
+pub fn swap(kernels: &Kernels, report: &mut Report) {
+    check(kernels, report, "swap", swap::check);
 }
 
 /// Linear layers of every weight dtype, merged ones, embedding.

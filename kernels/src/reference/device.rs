@@ -4,7 +4,10 @@ use std::sync::Arc;
 
 use super::memory::{Account, HostBuffer, load_bytes, store_bytes};
 use super::{backend_name, device_name};
-use crate::{Buffer, DType, Device, DeviceId, DeviceInfo, Error, Graph, Queue, Readback, Result, Tensor};
+use crate::{
+    Buffer, DType, Device, DeviceId, DeviceInfo, Error, Fence, Graph, Queue, Readback, Result, SwapRows,
+    Tensor, TransferQueue, reached,
+};
 
 /// Host memory with an account.
 #[derive(Debug)]
@@ -54,6 +57,29 @@ impl Device for HostDevice {
     fn queue(&self) -> Result<Box<dyn Queue>> {
         Ok(Box::new(HostQueue { in_step: false }))
     }
+
+    fn host_memory(&self, num_bytes: usize) -> Result<Arc<dyn Buffer>> {
+        self.allocate(num_bytes)
+    }
+
+    fn transfers(&self) -> Result<Box<dyn TransferQueue>> {
+        Ok(Box::new(HostTransfers))
+    }
+}
+
+/// Copies in the call.
+struct HostTransfers;
+
+impl TransferQueue for HostTransfers {
+    fn swap_out(&mut self, rows: SwapRows<'_>, _after: &dyn Fence) -> Result<Arc<dyn Fence>> {
+        rows.copies().for_each(|(device, host)| store_bytes(&host, &load_bytes(&device)));
+        Ok(reached())
+    }
+
+    fn swap_in(&mut self, rows: SwapRows<'_>, _after: &dyn Fence) -> Result<Arc<dyn Fence>> {
+        rows.copies().for_each(|(device, host)| store_bytes(&device, &load_bytes(&host)));
+        Ok(reached())
+    }
 }
 
 /// Executes in the call.
@@ -88,6 +114,14 @@ impl Queue for HostQueue {
 
     fn launch(&mut self, _graph: &dyn Graph) -> Result<()> {
         unreachable!("a device without graphs hands none out, so none of them can come back")
+    }
+
+    fn fence(&mut self) -> Result<Arc<dyn Fence>> {
+        Ok(reached())
+    }
+
+    fn wait_for(&mut self, _fence: &dyn Fence) -> Result<()> {
+        Ok(())
     }
 
     fn synchronize(&mut self) -> Result<()> {

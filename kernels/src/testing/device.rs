@@ -6,10 +6,12 @@ use std::thread::{self, ThreadId};
 
 use parking_lot::Mutex;
 
+use super::line::WorkedLine;
 use super::queue::DeferredQueue;
-use crate::{Buffer, Device, DeviceId, DeviceInfo, Error, Queue, Result, Tensor};
+use super::transfer::DeferredTransfers;
+use crate::{Buffer, Device, DeviceId, DeviceInfo, Error, Queue, Result, Tensor, TransferQueue};
 
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct DeferredDevice {
     id: DeviceId,
     info: DeviceInfo,
@@ -91,8 +93,18 @@ impl Device for DeferredDevice {
     }
 
     fn queue(&self) -> Result<Box<dyn Queue>> {
-        let (inner, in_step) = (self.inner.clone(), self.in_step.clone());
-        Ok(Box::new(DeferredQueue::new(inner, in_step, self.max_queued)?))
+        let line = WorkedLine::start(self.inner.clone(), self.max_queued)?;
+        Ok(Box::new(DeferredQueue::new(line, self.in_step.clone())))
+    }
+
+    fn host_memory(&self, num_bytes: usize) -> Result<Arc<dyn Buffer>> {
+        self.check_not_in_step("allocate")?;
+        Ok(Arc::new(DeferredHostBuffer { inner: self.inner.host_memory(num_bytes)?, device: self.id }))
+    }
+
+    fn transfers(&self) -> Result<Box<dyn TransferQueue>> {
+        let line = WorkedLine::start(self.inner.clone(), self.max_queued)?;
+        Ok(Box::new(DeferredTransfers::new(self.clone(), self.inner.transfers()?, line)))
     }
 }
 
@@ -112,6 +124,23 @@ impl Buffer for DeferredBuffer {
     }
 }
 
+/// Memory of the host: a type of its own, so that no kernel takes it, even where the inner device's would.
+#[derive(Debug)]
+struct DeferredHostBuffer {
+    inner: Arc<dyn Buffer>,
+    device: DeviceId,
+}
+
+impl Buffer for DeferredHostBuffer {
+    fn num_bytes(&self) -> usize {
+        self.inner.num_bytes()
+    }
+
+    fn device(&self) -> DeviceId {
+        self.device
+    }
+}
+
 /// The inner device's view of the same memory.
 ///
 /// # Panics
@@ -120,5 +149,12 @@ impl Buffer for DeferredBuffer {
 pub(super) fn inner_tensor(tensor: &Tensor) -> Tensor {
     let buffer: &dyn Any = tensor.buffer().as_ref();
     let buffer: &DeferredBuffer = buffer.downcast_ref().expect("a tensor of the deferred device");
+    tensor.over(buffer.inner.clone())
+}
+
+/// As [`inner_tensor`], of host memory.
+pub(super) fn inner_host_tensor(tensor: &Tensor) -> Tensor {
+    let buffer: &dyn Any = tensor.buffer().as_ref();
+    let buffer: &DeferredHostBuffer = buffer.downcast_ref().expect("host memory of the deferred device");
     tensor.over(buffer.inner.clone())
 }

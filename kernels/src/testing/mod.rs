@@ -11,6 +11,9 @@
 //! - Inside a step allocating, packing, reading back and waiting fail with [`NotInStep`](crate::Error::NotInStep).
 //! - Steps can be captured: recorded once, replayed with what the tensors hold then. A value that the host
 //!   computed and baked into the step, or wrote to a tensor from inside of it, is replayed as it was.
+//! - Blocks are swapped on a thread of their own, which starts when somebody waits for the fence: whoever does not let
+//!   it wait for the step in front, or the next step for it, copies or reads what should not be there. What is swapped
+//!   in is poisoned first; memory of the host is refused by all kernels.
 //! - A panic of an operation ends its queue: the next wait returns [`DeviceLost`](crate::Error::DeviceLost).
 //!
 //! Laying out activations and planning attention run in the call, as they do everywhere: they only take scratch
@@ -32,11 +35,14 @@ mod attention;
 mod device;
 mod elementwise;
 mod enqueue;
+mod fence;
 mod fused;
+mod line;
 mod linear;
 mod on_inner;
 mod queue;
 mod sampling;
+mod transfer;
 mod worker;
 
 pub use queue::RECORDING_BYTES;

@@ -2,82 +2,34 @@
 
 use std::any::Any;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, Sender, channel};
-use std::thread::{self, JoinHandle, ThreadId};
-
-use parking_lot::Mutex;
+use std::sync::mpsc::{Receiver, channel};
+use std::thread::ThreadId;
 
 use super::device::{ThreadsInStep, inner_tensor};
-use super::worker::{Command, Work, Worker};
-use crate::{Device, Error, Graph, PendingRead, Queue, Readback, Result, Tensor};
+use super::fence::DeferredFence;
+use super::line::{Line, WorkedLine};
+use super::worker::{Command, Work};
+use crate::{Error, Fence, Graph, PendingRead, Queue, Readback, Result, Tensor};
 
 pub(super) struct DeferredQueue {
-    line: Arc<Line>,
-    worker: Option<JoinHandle<()>>,
+    line: WorkedLine,
     recording: Option<Vec<Work>>,
     threads_in_step: Arc<ThreadsInStep>,
     in_step: Option<ThreadId>,
 }
 
-/// The commands between the host and the thread; readbacks share it with their queue, since waiting flushes.
-struct Line {
-    waiting: Mutex<Vec<Command>>,
-    batches: Sender<Vec<Command>>,
-    max_queued: usize,
-    device_name: String,
-}
-
-impl Line {
-    fn push(&self, command: Command) {
-        let mut waiting = self.waiting.lock();
-        waiting.push(command);
-        if waiting.len() >= self.max_queued {
-            self.send(&mut waiting);
-        }
-    }
-
-    fn flush(&self) {
-        self.send(&mut self.waiting.lock());
-    }
-
-    /// The lock is held meanwhile, so that batches keep their order. A thread that is gone takes the commands'
-    /// reply channels with it: that is how those who wait learn of it.
-    fn send(&self, waiting: &mut Vec<Command>) {
-        let _ = self.batches.send(std::mem::take(waiting));
-    }
-
-    fn lost(&self) -> Error {
-        Error::DeviceLost { device: self.device_name.clone(), reason: "its thread has ended".to_owned() }
-    }
-}
-
 impl DeferredQueue {
-    pub(super) fn new(
-        inner: Arc<dyn Device>,
-        threads_in_step: Arc<ThreadsInStep>,
-        max_queued: usize,
-    ) -> Result<Self> {
-        let (batches, receiver) = channel();
-        let device_name = inner.info().name.clone();
-        let line = Line { waiting: Mutex::default(), batches, max_queued, device_name };
-        let worker = thread::Builder::new()
-            .name("quire-deferred".to_owned())
-            .spawn(move || Worker::new(inner).run(&receiver))
-            .map_err(|e| Error::DeviceLost { device: line.device_name.clone(), reason: e.to_string() })?;
-        Ok(Self {
-            line: Arc::new(line),
-            worker: Some(worker),
-            recording: None,
-            threads_in_step,
-            in_step: None,
-        })
+    pub(super) fn new(line: WorkedLine, threads_in_step: Arc<ThreadsInStep>) -> Self {
+        Self { line, recording: None, threads_in_step, in_step: None }
     }
 
     /// Queues work, or records it.
     pub(super) fn enqueue(&mut self, work: Work) {
         match &mut self.recording {
             Some(recording) => recording.push(work),
-            None => self.line.push(Command::Work(work)),
+            None => {
+                self.line.push(Command::Work(work));
+            }
         }
     }
 
@@ -131,25 +83,29 @@ impl Queue for DeferredQueue {
         Ok(())
     }
 
+    fn fence(&mut self) -> Result<Arc<dyn Fence>> {
+        self.check_not_in_step("set a fence")?;
+        Ok(DeferredFence::set(&self.line))
+    }
+
+    fn wait_for(&mut self, fence: &dyn Fence) -> Result<()> {
+        self.check_not_in_step("wait for a fence")?;
+        self.line.push(Command::WaitFor(DeferredFence::of(fence)));
+        Ok(())
+    }
+
     fn synchronize(&mut self) -> Result<()> {
         self.check_not_in_step("synchronize")?;
         let (reply, answer) = channel();
-        self.line.push(Command::Fence { reply });
+        self.line.push(Command::Synchronize { reply });
         self.line.flush();
         answer.recv().unwrap_or_else(|_| Err(self.line.lost()))
     }
 }
 
 impl Drop for DeferredQueue {
-    /// What was enqueued is still executed, as on any device.
     fn drop(&mut self) {
         self.set_in_step(false);
-        self.line.push(Command::Stop);
-        self.line.flush();
-        if let Some(worker) = self.worker.take() {
-            // Its panics are caught where they happen; there is no result to lose.
-            let _ = worker.join();
-        }
     }
 }
 

@@ -5,7 +5,8 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender};
 
-use crate::{Device, Error, Result, StepCtx, Tensor};
+use super::fence::{DeferredFence, Signal};
+use crate::{Device, Error, Fence, Result, StepCtx, Tensor};
 
 /// Scratch of the inner operations, which the caller's context knows nothing of.
 const SCRATCH_BYTES: usize = 64 << 20;
@@ -14,7 +15,9 @@ const SCRATCH_BYTES: usize = 64 << 20;
 pub(super) enum Command {
     Work(Work),
     Read { src: Tensor, reply: Sender<Result<Vec<u8>>> },
-    Fence { reply: Sender<Result<()>> },
+    Signal(Signal),
+    WaitFor(DeferredFence),
+    Synchronize { reply: Sender<Result<()>> },
     Stop,
 }
 
@@ -69,8 +72,14 @@ impl Worker {
                     Command::Read { src, reply } => {
                         let _ = reply.send(self.guarded(false, |ctx| ctx.read(&src)?.wait()));
                     }
-                    Command::Fence { reply } => {
+                    Command::Synchronize { reply } => {
                         let _ = reply.send(self.guarded(false, StepCtx::synchronize));
+                    }
+                    Command::Signal(signal) => {
+                        signal.give(self.guarded(false, StepCtx::synchronize));
+                    }
+                    Command::WaitFor(fence) => {
+                        let _ = self.guarded(false, |_| fence.wait());
                     }
                     Command::Stop => return,
                 }

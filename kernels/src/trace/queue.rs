@@ -6,7 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::{TensorStats, TraceRecord, TraceSink};
 use crate::{
-    Buffer, DType, Device, DeviceId, DeviceInfo, Graph, Mark, Queue, Readback, Result, StepCtx, Tensor,
+    Buffer, DType, Device, DeviceId, DeviceInfo, Fence, Graph, Mark, Queue, Readback, Result, StepCtx,
+    Tensor, TransferQueue,
 };
 
 /// The inner device by another queue: ids, buffers and tensors are the inner ones.
@@ -72,6 +73,14 @@ impl Device for TracedDevice {
     fn queue(&self) -> Result<Box<dyn Queue>> {
         let (inner, trace) = (self.inner.queue()?, self.trace.clone());
         Ok(Box::new(TracedQueue { inner, trace, step: None, in_step: false }))
+    }
+
+    fn host_memory(&self, num_bytes: usize) -> Result<Arc<dyn Buffer>> {
+        self.inner.host_memory(num_bytes)
+    }
+
+    fn transfers(&self) -> Result<Box<dyn TransferQueue>> {
+        self.inner.transfers()
     }
 }
 
@@ -242,6 +251,14 @@ impl Queue for TracedQueue {
 
     fn mark(&mut self) -> Result<Option<Box<dyn Mark>>> {
         self.inner.mark()
+    }
+
+    fn fence(&mut self) -> Result<Arc<dyn Fence>> {
+        self.inner.fence()
+    }
+
+    fn wait_for(&mut self, fence: &dyn Fence) -> Result<()> {
+        self.inner.wait_for(fence)
     }
 
     fn synchronize(&mut self) -> Result<()> {
