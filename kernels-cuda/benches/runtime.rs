@@ -6,7 +6,7 @@ use std::hint::black_box;
 use std::io::Write;
 use std::time::{Duration, Instant};
 
-use quire_kernels::{DType, Device, Kernels, Result, StepCtx, Tensor};
+use quire_kernels::{DType, Device, Kernels, Result, StepCtx, SwapLayer, SwapRows, Tensor};
 use quire_kernels_cuda::{CudaConfig, kernels};
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -23,6 +23,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     small_writes(&kernels)?;
     reads(&kernels)?;
     row_copies(&kernels)?;
+    swaps(&kernels)?;
     launches(&kernels)?;
     Ok(())
 }
@@ -138,6 +139,51 @@ fn row_copies(kernels: &Kernels) -> Result<()> {
 }
 
 /// Small kernels, one by one and recorded.
+/// Blocks of a model of 28 layers (16 tokens, 4 heads of 128, bf16: 32 KiB in each), as they follow each other.
+fn swaps(kernels: &Kernels) -> Result<()> {
+    const NUM_ROWS: usize = 2048;
+    const NUM_HOST_ROWS: usize = 512;
+    let (device, row_bytes) = (kernels.device(), 32 << 10);
+    let start = Instant::now();
+    let space = device.host_memory(28 * NUM_HOST_ROWS * row_bytes)?;
+    println!("pin {} MiB: {:?}", (28 * NUM_HOST_ROWS * row_bytes) >> 20, start.elapsed());
+    let layer = |i: usize| {
+        let host_dims = [NUM_HOST_ROWS, row_bytes];
+        let host = Tensor::new(space.clone(), i * NUM_HOST_ROWS * row_bytes, DType::U8, &host_dims);
+        Ok(SwapLayer { device: tensor(device.as_ref(), &[NUM_ROWS, row_bytes])?, host })
+    };
+    let layers = (0..28).map(layer).collect::<Result<Vec<_>>>()?;
+    let (mut queue, mut transfers) = (device.queue()?, device.transfers()?);
+    for (num_rows, run) in
+        [(1, 1), (32, 1), (32, 2), (32, 3), (32, 4), (32, 8), (32, 32), (512, 1), (512, 512)]
+    {
+        let pair = |i: u32| ((i + i / run) % NUM_ROWS as u32, i);
+        let pairs: Vec<(u32, u32)> = (0..num_rows).map(pair).collect();
+        let rows = SwapRows { layers: &layers, pairs: &pairs };
+        let after = queue.fence()?;
+        let mut enqueued = Duration::ZERO;
+        let mut timed = |out: bool| {
+            median(9, || {
+                let start = Instant::now();
+                let after = after.as_ref();
+                let fence =
+                    if out { transfers.swap_out(rows, after)? } else { transfers.swap_in(rows, after)? };
+                enqueued = start.elapsed();
+                fence.wait()
+            })
+        };
+        let (out, back) = (timed(true)?, timed(false)?);
+        let rate = |time: Duration| (pairs.len() * 28 * row_bytes) as f64 / time.as_secs_f64() / 1e9;
+        println!(
+            "swap {num_rows:>3} blocks in runs of {run:>3}: out {out:?} ({:.1} GB/s), in {back:?} ({:.1} GB/s), \
+             enqueued in {enqueued:?}",
+            rate(out),
+            rate(back)
+        );
+    }
+    Ok(())
+}
+
 fn launches(kernels: &Kernels) -> Result<()> {
     let mut ctx = kernels.step_ctx(1 << 20)?;
     let info = kernels.device().info();

@@ -15,10 +15,11 @@ const THREADS: u32 = 256;
 /// Bytes that a block of `copy_rows` moves at most before it goes on to its next part of the row.
 const BLOCK_BYTES: usize = 16 << 10;
 
-/// The kernels of the family `copy`.
+/// The kernels of the families `copy` and `swap`.
 pub(crate) struct CopyKernels {
     pub(crate) rows: Kernel,
     pub(crate) writes: Kernel,
+    pub(crate) swaps: Kernel,
     /// Fails the device.
     pub(crate) fault: Kernel,
 }
@@ -28,6 +29,7 @@ impl CopyKernels {
         Ok(Self {
             rows: modules.kernel("copy", "copy_rows")?,
             writes: modules.kernel("copy", "copy_writes")?,
+            swaps: modules.kernel("swap", "swap_rows")?,
             fault: modules.kernel("copy", "copy_fault")?,
         })
     }

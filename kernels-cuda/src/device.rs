@@ -3,14 +3,16 @@
 use std::fmt;
 use std::sync::Arc;
 
-use quire_kernels::{Buffer, DType, Device, DeviceId, DeviceInfo, Queue, Result, Tensor};
+use quire_kernels::{Buffer, DType, Device, DeviceId, DeviceInfo, Queue, Result, Tensor, TransferQueue};
 
 use crate::context::Context;
 use crate::copy::CopyKernels;
+use crate::host::HostBuffer;
 use crate::memory::{DeviceMemory, address};
 use crate::module::{Kernel, Modules};
 use crate::pinned::PinnedPool;
 use crate::queue::{CudaQueue, QueueParts};
+use crate::transfer::CudaTransfers;
 use crate::upload::Uploader;
 use crate::{CudaConfig, Error};
 
@@ -144,6 +146,14 @@ impl Device for CudaDevice {
 
     fn queue(&self) -> Result<Box<dyn Queue>> {
         Ok(Box::new(CudaQueue::new(self.parts.clone())?))
+    }
+
+    fn host_memory(&self, num_bytes: usize) -> Result<Arc<dyn Buffer>> {
+        Ok(Arc::new(HostBuffer::new(&self.context, num_bytes)?))
+    }
+
+    fn transfers(&self) -> Result<Box<dyn TransferQueue>> {
+        Ok(Box::new(CudaTransfers::new(self.parts.clone())?))
     }
 }
 

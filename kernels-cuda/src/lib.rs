@@ -79,6 +79,8 @@ mod fused;
 #[cfg(feature = "cuda")]
 mod graph;
 #[cfg(feature = "cuda")]
+mod host;
+#[cfg(feature = "cuda")]
 mod images;
 #[cfg(feature = "cuda")]
 mod launch;
@@ -112,6 +114,8 @@ mod status;
 pub mod testing;
 #[cfg(feature = "cuda")]
 mod trampoline;
+#[cfg(feature = "cuda")]
+mod transfer;
 #[cfg(feature = "cuda")]
 mod upload;
 

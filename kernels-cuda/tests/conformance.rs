@@ -1,5 +1,5 @@
-//! The conformance suite on a GPU. `QUIRE_TEST_PARTS=norm,rope` runs some of it: under a tool that watches memory it
-//! takes minutes.
+//! The conformance suite on a GPU. `QUIRE_TEST_PARTS=norm,rope` runs some of it, `QUIRE_TEST_SHARE=3/25` the third of 25
+//! shares of attention's shapes: under a tool that watches memory the whole takes minutes.
 #![cfg(feature = "cuda")]
 
 mod gpu;
@@ -13,8 +13,9 @@ const BF16: CudaConfig = CudaConfig { ordinal: 0, activation_dtype: DType::BF16,
 /// The checks of a part of the backend.
 type Check = fn(&Kernels, &mut Report);
 
-const PARTS: [(&str, Check); 8] = [
+const PARTS: [(&str, Check); 9] = [
     ("queue", conformance::queue),
+    ("swap", conformance::swap),
     ("linear", conformance::linear),
     ("norm", conformance::norm),
     ("rope", conformance::rope),
@@ -28,7 +29,8 @@ const PARTS: [(&str, Check); 8] = [
 fn check(config: CudaConfig, rows: RowIndependence, wrap: impl FnOnce(&Kernels) -> Kernels) {
     let Some(kernels) = gpu::open(|| kernels(config)) else { return };
     println!("{}", kernels.device().info().name);
-    let (kernels, mut report) = (wrap(&kernels), Report::new(rows));
+    let (share, num_shares) = share();
+    let (kernels, mut report) = (wrap(&kernels), Report::new(rows).with_share(share, num_shares));
     let chosen = std::env::var("QUIRE_TEST_PARTS").ok();
     let is_chosen = |part: &str| chosen.as_ref().is_none_or(|parts| parts.split(',').any(|p| p == part));
     for (part, check) in PARTS {
@@ -38,6 +40,16 @@ fn check(config: CudaConfig, rows: RowIndependence, wrap: impl FnOnce(&Kernels) 
     }
     println!("{report}");
     report.assert_ok();
+}
+
+/// The share that `QUIRE_TEST_SHARE` asks for, counted from 0, and of how many.
+fn share() -> (usize, usize) {
+    let Ok(text) = std::env::var("QUIRE_TEST_SHARE") else { return (0, 1) };
+    let (share, num_shares) = text.split_once('/').expect("QUIRE_TEST_SHARE is like 3/25");
+    let (share, num_shares): (usize, usize) =
+        (share.parse().expect("a share's number"), num_shares.parse().expect("a number of shares"));
+    assert!((1..=num_shares).contains(&share), "share {share} of {num_shares}");
+    (share - 1, num_shares)
 }
 
 #[test]

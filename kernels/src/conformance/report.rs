@@ -20,6 +20,8 @@ pub enum RowIndependence {
 #[derive(Clone, Debug)]
 pub struct Report {
     rows: RowIndependence,
+    /// Which share of the cases is checked, of how many.
+    share: (usize, usize),
     ops: Vec<OpReport>,
 }
 
@@ -56,7 +58,18 @@ pub struct WorstError {
 impl Report {
     /// An empty report; it tells the checks what to demand.
     pub fn new(rows: RowIndependence) -> Self {
-        Self { rows, ops: Vec::new() }
+        Self { rows, share: (0, 1), ops: Vec::new() }
+    }
+
+    /// Cuts the shapes of attention, by far the longest part, into `num_shares` and asks for one of them, counted from
+    /// 0: for tools that watch every access to memory, and take minutes for what takes a second.
+    pub fn with_share(self, share: usize, num_shares: usize) -> Self {
+        Self { share: (share, num_shares.max(1)), ..self }
+    }
+
+    /// Whether a case, by its number, is in the share that was asked for.
+    pub(super) fn wants(&self, case_idx: usize) -> bool {
+        case_idx % self.share.1 == self.share.0
     }
 
     /// The operations, in the order in which they were checked.
@@ -249,6 +262,12 @@ mod tests {
         assert!(report.to_string().contains("no kernel for: odd heads"));
         report.error(AT, &Error::NotInStep { operation: "allocate" });
         assert!(!report.is_ok());
+    }
+
+    #[test]
+    fn shares_cover_every_case_once() {
+        let wanting = |case| (0..3).filter(|&share| report().with_share(share, 3).wants(case)).count();
+        assert!((0..10).all(|case| wanting(case) == 1 && report().wants(case)));
     }
 
     #[test]
