@@ -39,6 +39,7 @@ template <typename T, int NT, int EIGHTS, int RING>
 static __device__ __forceinline__ void few(const LinearFewParams& p) {
     constexpr uint32_t ROWS = 8 * EIGHTS, RT = (EIGHTS + 1) / 2, STAGE_BYTES = EIGHTS * 512;
     constexpr uint32_t WARP_BYTES = RING * 1024, STAGES = WARP_BYTES / STAGE_BYTES;
+    constexpr int AHEAD = NT == 1 ? 4 : 2;
     static_assert(STAGES % 2 == 0, "a stage holds the same half of a pair every time");
     static_assert(8 * NT * (ROWS + 4) * 4 <= WARP_BYTES, "the sums fit the ring");
     extern __shared__ __align__(128) char rings[];
@@ -51,7 +52,7 @@ static __device__ __forceinline__ void few(const LinearFewParams& p) {
     const uint32_t chunks = slice < pairs ? (pairs - slice + num_slices - 1) / num_slices * 2 : 0;
     // Bytes from the first chunk of a pair to the second, and from there to the next pair.
     constexpr uint32_t STEP = CHUNK * 2;
-    const uint32_t hop = num_slices * 2 * STEP - STEP;
+    const uint32_t pair_bytes = num_slices * 2 * STEP, hop = pair_bytes - STEP;
 
     const char* w[EIGHTS];
 #pragma unroll
@@ -77,38 +78,43 @@ static __device__ __forceinline__ void few(const LinearFewParams& p) {
     float c[RT][NT][4] = {};
     wait_for_previous();
     if (chunks > 0) {
+        // Tokens come from the second cache, AHEAD chunks before they are used.
         const char* x[NT];
-        uint4 b[2][NT];
+        uint4 b[AHEAD][NT];
+        auto load_tokens = [&](uint4 (&to)[NT], int chunk) {
+#pragma unroll
+            for (int n = 0; n < NT; n++) to[n] = load_shared_by_many(x[n] + chunk / 2 * pair_bytes + chunk % 2 * STEP);
+        };
 #pragma unroll
         for (int n = 0; n < NT; n++) {
             const uint32_t token = min(8u * n + g, p.out.num_tokens - 1);
             x[n] = (const char*)p.x + ((uint64_t)token * p.x_stride + slice * 2 * CHUNK + 8 * t) * 2;
-            b[0][n] = load_shared_by_many(x[n]);
         }
-        for (uint32_t chunk = 0; chunk < chunks; chunk += 2) {
 #pragma unroll
-            for (int half = 0; half < 2; half++) {
-                // The last chunk has none after it: its own input is read again.
+        for (int j = 0; j < AHEAD; j++)
+            if (j < chunks) load_tokens(b[j], j);
+        for (uint32_t chunk = 0; chunk < chunks; chunk += AHEAD) {
 #pragma unroll
-                for (int n = 0; n < NT; n++) {
-                    if (half == 0 || chunk + 2 < chunks) x[n] += half ? hop : STEP;
-                    b[1 - half][n] = load_shared_by_many(x[n]);
-                }
+            for (int j = 0; j < AHEAD; j++) {
+                if (chunk + j >= chunks) break;
                 wait_for_copies<STAGES - 1>();
-                const uint32_t from = ring + (chunk + half) % STAGES * STAGE_BYTES;
+                const uint32_t from = ring + (chunk + j) % STAGES * STAGE_BYTES;
 #pragma unroll
                 for (int r = 0; r < RT; r++) {
                     const uint4 lo = load_shared(from + r * 1024);
                     const uint4 hi = EIGHTS > 1 ? load_shared(from + r * 1024 + 512) : make_uint4(0, 0, 0, 0);
 #pragma unroll
                     for (int n = 0; n < NT; n++) {
-                        const uint4 v = b[half][n];
+                        const uint4 v = b[j][n];
                         T::mma(c[r][n], lo.x, hi.x, lo.y, hi.y, v.x, v.y);
                         T::mma(c[r][n], lo.z, hi.z, lo.w, hi.w, v.z, v.w);
                     }
                 }
-                fetch(chunk + half + STAGES, half);
+                if (chunk + j + AHEAD < chunks) load_tokens(b[j], AHEAD + j);
+                fetch(chunk + j + STAGES, j % 2);
             }
+#pragma unroll
+            for (int n = 0; n < NT; n++) x[n] += AHEAD / 2 * pair_bytes;
         }
     }
     store_sums<T, NT, EIGHTS>(c, p.out, first_row, p.row_groups, num_slices, (float*)rings, WARP_BYTES / 4);

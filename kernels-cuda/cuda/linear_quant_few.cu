@@ -72,6 +72,7 @@ static __device__ __forceinline__ void multiply(float (&sums)[1][NT][4], const R
 template <typename T, typename F, int NT, int STAGES>
 static __device__ __forceinline__ void quant_few(const LinearQuantFewParams& p) {
     constexpr uint32_t WARP_BYTES = STAGES * F::RECORD_BYTES;
+    constexpr int AHEAD = NT == 1 ? 2 : 1;
     static_assert(8 * NT * 20 * 4 <= WARP_BYTES, "the sums fit the ring");
     extern __shared__ __align__(128) char rings[];
     let_next_start();
@@ -101,31 +102,40 @@ static __device__ __forceinline__ void quant_few(const LinearQuantFewParams& p) 
     float sums[1][NT][4] = {};
     wait_for_previous();
     if (records > 0) {
+        // Tokens come from the second cache, AHEAD records before they are used.
         const char* x[NT];
-        uint4 b[2][NT];
+        uint4 b[AHEAD][2][NT];
+        const uint32_t hop = num_slices * 128;
+        auto load_chunk = [&](uint4 (&to)[NT], int record, int c) {
+#pragma unroll
+            for (int n = 0; n < NT; n++) to[n] = load_tokens<F>(x[n] + record * hop + c * 64);
+        };
 #pragma unroll
         for (int n = 0; n < NT; n++) {
             const uint32_t token = min(8u * n + g, p.out.num_tokens - 1);
             x[n] = (const char*)p.x + ((uint64_t)token * p.x_stride + slice * 64 + column_of<F>(t, 0)) * 2;
-            b[0][n] = load_tokens<F>(x[n]);
         }
-        for (uint32_t record = 0; record < records; record++) {
 #pragma unroll
-            for (int n = 0; n < NT; n++) b[1][n] = load_tokens<F>(x[n] + 64);
-            wait_for_copies<STAGES - 1>();
-            __syncwarp();
-            Record<F> held;
-            held.load_shared(ring + record % STAGES * F::RECORD_BYTES, lane);
-            multiply<T, F, NT>(sums, held, 0, b[0]);
-            // The last record has none after it: its own input is read again.
+        for (int j = 0; j < AHEAD; j++)
+            if (j < records) load_chunk(b[j][0], j, 0), load_chunk(b[j][1], j, 1);
+        for (uint32_t record = 0; record < records; record += AHEAD) {
 #pragma unroll
-            for (int n = 0; n < NT; n++) {
-                if (record + 1 < records) x[n] += num_slices * 128;
-                b[0][n] = load_tokens<F>(x[n]);
+            for (int j = 0; j < AHEAD; j++) {
+                if (record + j >= records) break;
+                wait_for_copies<STAGES - 1>();
+                __syncwarp();
+                Record<F> held;
+                held.load_shared(ring + (record + j) % STAGES * F::RECORD_BYTES, lane);
+#pragma unroll
+                for (int c = 0; c < 2; c++) {
+                    multiply<T, F, NT>(sums, held, c, b[j][c]);
+                    if (record + j + AHEAD < records) load_chunk(b[j][c], j + AHEAD, c);
+                }
+                __syncwarp();
+                fetch(record + j + STAGES);
             }
-            multiply<T, F, NT>(sums, held, 1, b[1]);
-            __syncwarp();
-            fetch(record + STAGES);
+#pragma unroll
+            for (int n = 0; n < NT; n++) x[n] += AHEAD * hop;
         }
         __syncwarp();
     }
@@ -135,7 +145,7 @@ static __device__ __forceinline__ void quant_few(const LinearQuantFewParams& p) 
 }  // namespace linear
 
 #define QUANT_FEW(NAME, T, F, NT, STAGES)                                                                          \
-    extern "C" __global__ void __launch_bounds__(512) NAME(const __grid_constant__ LinearQuantFewParams p) {       \
+    extern "C" __global__ void __launch_bounds__(512, 1) NAME(const __grid_constant__ LinearQuantFewParams p) {       \
         linear::quant_few<linear::T, linear::F, NT, STAGES>(p);                                                    \
     }
 
