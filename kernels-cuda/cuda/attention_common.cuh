@@ -162,15 +162,5 @@ __device__ __forceinline__ void load_matrices_transposed(uint32_t (&r)[4], uint3
                  : "r"(address)
                  : "memory");
 }
-__device__ __forceinline__ uint32_t load_shared32(uint32_t address) {
-    uint32_t value;
-    asm volatile("ld.shared.b32 %0, [%1];" : "=r"(value) : "r"(address) : "memory");
-    return value;
-}
-__device__ __forceinline__ uint32_t load_shared16(uint32_t address) {
-    uint32_t value;
-    asm volatile("{ .reg .b16 t; ld.shared.b16 t, [%1]; cvt.u32.u16 %0, t; }" : "=r"(value) : "r"(address) : "memory");
-    return value;
-}
 
 }  // namespace attention

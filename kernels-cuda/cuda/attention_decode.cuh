@@ -10,6 +10,8 @@
 // For few rows the blocks of a cluster share the keys of one row, a segment each, and merge through each other's shared
 // memory: `attention_decode_cluster_*`.
 //
+// Elements: T of queries and results, S of the cache. A cache of T is read by ldmatrix as it is.
+//
 //   grid    (runs, kv heads * tiles of 16 query heads)     threads 128     shared: Decode::SHARED_BYTES
 //   q, out  [num_tokens, num_heads * head_dim], rows apart by a stride
 //   block   keys [num_kv_heads, block_size, head_dim], then values alike

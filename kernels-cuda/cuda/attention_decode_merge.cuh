@@ -18,20 +18,12 @@ __device__ __forceinline__ void store_sums(Softmax<HD> &softmax, float *sums, fl
         sum += __shfl_xor_sync(0xffffffffu, sum, 2);
         if (c == 0) stats[row] = make_float2(softmax.maximum[r], sum);
         if constexpr (D::IS_FP8) {
-            // The columns of a thread in four tiles (in two, of the last 16) are neighbours: see `weigh`.
+            // The columns of a thread in two tiles are neighbours: see `weigh`.
 #pragma unroll
-            for (int start = 0; start < HD; start += 32) {
-                const float(*o)[4] = &softmax.o[start / 8];
-                if (start + 32 <= HD) {
-#pragma unroll
-                    for (int i = 0; i < 2; ++i) {
-                        const int at = D::sum_place(row, start + c * 8 + i * 4), e = 2 * r + i;
-                        *reinterpret_cast<float4 *>(sums + at) = make_float4(o[0][e], o[1][e], o[2][e], o[3][e]);
-                    }
-                } else {
-                    const int at = D::sum_place(row, start + c * 4), e = 2 * r;
-                    *reinterpret_cast<float4 *>(sums + at) = make_float4(o[0][e], o[1][e], o[0][e + 1], o[1][e + 1]);
-                }
+            for (int tile = 0; tile < D::N_TILES; tile += 2) {
+                const float(*o)[4] = &softmax.o[tile];
+                const int at = D::sum_place(row, tile * 8 + c * 4), e = 2 * r;
+                *reinterpret_cast<float4 *>(sums + at) = make_float4(o[0][e], o[1][e], o[0][e + 1], o[1][e + 1]);
             }
         } else {
 #pragma unroll

@@ -32,12 +32,17 @@ __device__ __forceinline__ void score(float (&s)[2][4], const uint32_t (&q)[HD /
 #pragma unroll
     for (int i = 0; i < 4; ++i) s[0][i] = s[1][i] = 0.0f;
     if constexpr (D::IS_FP8) {
+        // A lane's four neighbouring bytes of a key are its share of the right operand of one step: the queries were
+        // loaded in the same order.
 #pragma unroll
-        for (int k = 0; k < D::K_STEPS; ++k) {
+        for (int k = 0; k < D::K_STEPS; k += 2) {
+            const int last = D::K_STEPS - 1;
+            const int step = min(k + lane / 16, last);
+            uint32_t four[4];
+            load_matrices(four, keys + D::place(lane / 8 % 2 * 8 + lane % 8, step * 16));
 #pragma unroll
-            for (int n = 0; n < 2; ++n) {
-                const uint32_t four = load_shared32(keys + D::place(lane / 4 + n * 8, k * 16 + lane % 4 * 4));
-                Half<M>::mma(s[n], q[k], fp8x2_to_half2<S>(four), fp8x2_to_half2<S>(four >> 16));
+            for (int i = 0; i < (k < last ? 4 : 2); ++i) {
+                Half<M>::mma(s[i % 2], q[k + i / 2], fp8x2_to_half2<S>(four[i]), fp8x2_to_half2<S>(four[i] >> 16));
             }
         }
     } else {
@@ -58,21 +63,17 @@ __device__ __forceinline__ void weigh(float (&o)[HD / 8][4], const uint32_t (&we
     using M = typename D::M;
     const int lane = threadIdx.x % 32;
     if constexpr (D::IS_FP8) {
+        // Two neighbouring elements of two keys come together; they go to two tiles, an even element to the first.
 #pragma unroll
         for (int start = 0; start < HD; start += 32) {
-            uint32_t rows[4];
-            const bool is_whole = start + 32 <= HD;
+            uint32_t pairs[4];
+            const int byte = min(start + lane / 16 * 16, HD - 16);
+            load_matrices_transposed(pairs, values + D::place(lane / 8 % 2 * 8 + lane % 8, byte));
 #pragma unroll
-            for (int i = 0; i < 4; ++i) {
-                const int row = lane % 4 * 2 + i / 2 * 8 + i % 2;
-                rows[i] = is_whole ? load_shared32(values + D::place(row, start + lane / 4 * 4))
-                                   : load_shared16(values + D::place(row, start + lane / 4 * 2));
-            }
-#pragma unroll
-            for (int pair = 0; pair < (is_whole ? 2 : 1); ++pair) {
-                const uint32_t low = __byte_perm(rows[0], rows[1], pair == 0 ? 0x5140 : 0x7362);
-                const uint32_t high = __byte_perm(rows[2], rows[3], pair == 0 ? 0x5140 : 0x7362);
-                const int tile = start / 8 + pair * 2;
+            for (int half = 0; half < (start + 32 <= HD ? 2 : 1); ++half) {
+                const uint32_t low = __byte_perm(pairs[2 * half], 0, 0x3120);
+                const uint32_t high = __byte_perm(pairs[2 * half + 1], 0, 0x3120);
+                const int tile = start / 8 + half * 2;
                 Half<M>::mma(o[tile], weights, fp8x2_to_half2<S>(low), fp8x2_to_half2<S>(high));
                 Half<M>::mma(o[tile + 1], weights, fp8x2_to_half2<S>(low >> 16), fp8x2_to_half2<S>(high >> 16));
             }
