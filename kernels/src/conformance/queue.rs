@@ -56,7 +56,7 @@ fn rows_are_copied(bench: &mut Bench<'_>) -> Result<()> {
 fn a_captured_step_reads_fresh_values(bench: &mut Bench<'_>) -> Result<()> {
     let dims = [2, 8];
     let x = bench.matrix(dims, Placement::Whole, &[1.0; 16])?;
-    let sum = bench.matrix(dims, Placement::Whole, &[0.0; 16])?;
+    let sum = bench.matrix_of(bench.residual(), dims, Placement::Whole, &[0.0; 16])?;
     let kernels = bench.kernels;
     let add = |ctx: &mut crate::StepCtx| kernels.norm().add(ctx, &x.view, &sum.view);
     let graph = bench.ctx.capture(add)?;
