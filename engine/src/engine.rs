@@ -191,7 +191,9 @@ fn scheduler(
         max_num_seqs: narrow(config.max_num_seqs.min(capacity.max_num_seqs)),
         max_model_len: narrow(config.max_model_len().min(capacity.max_model_len)),
         enable_chunked_prefill: config.enable_chunked_prefill,
-        max_prefill_chunk: config.max_prefill_chunk.map(narrow),
+        max_prefill_chunk: config.prefill_chunk_limit().map(narrow),
+        max_num_partial_prefills: config.max_num_partial_prefills.map(narrow),
+        capacity_mode: config.capacity_mode,
     };
     let mut scheduler = Scheduler::new(limits, policy, KvCacheManager::new(cache)?)?;
     scheduler.add_observer(LogObserver);

@@ -23,6 +23,13 @@ impl CacheSalt {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct BlockHash(pub(crate) u128);
 
+impl BlockHash {
+    /// Half of the hash: enough to tell groups apart where a collision does no harm.
+    pub fn low_bits(self) -> u64 {
+        self.0 as u64
+    }
+}
+
 /// The hashes of the full blocks of one sequence, in order. Computed once, off the engine's thread, then extended
 /// as tokens arrive.
 #[derive(Clone, PartialEq, Eq, Debug)]

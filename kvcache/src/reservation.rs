@@ -16,6 +16,11 @@ pub struct Admit<'a> {
 }
 
 impl Admit<'_> {
+    /// Tokens at the beginning that the prefix cache has.
+    pub fn num_cached_tokens(&self) -> u32 {
+        self.cache.hits.len() as u32 * self.cache.config().block_size
+    }
+
     /// Fills the table with the cached blocks and with new ones for the rest of the tokens, and returns how many
     /// tokens the cached ones hold.
     pub fn commit(self) -> u32 {

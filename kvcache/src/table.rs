@@ -40,6 +40,11 @@ impl BlockTable {
         self.blocks.len() as u32
     }
 
+    /// Leading blocks that the prefix cache has been told of.
+    pub fn num_registered_blocks(&self) -> u32 {
+        self.num_registered as u32
+    }
+
     /// Whether the sequence holds none.
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty()

@@ -1,7 +1,8 @@
 //! The checked builder of a step: the only way a policy acts.
 
-use quire_kvcache::{BlockCopy, Growth, StepId};
+use quire_kvcache::{Admit, BlockCopy, Growth, StepId};
 
+use crate::config::CapacityMode;
 use crate::ids::{SeqId, Time};
 use crate::plan::{InputToken, PlannedRow, ReplacedBlock, RowKind, StepPlan};
 use crate::policy::PreemptionMode;
@@ -55,7 +56,7 @@ impl<'a> StepBuilder<'a> {
 
     /// An unfinished sequence.
     pub fn seq(&self, seq: SeqId) -> Option<SequenceView<'_>> {
-        self.state.sequences.get(seq).map(SequenceView)
+        self.state.view(seq)
     }
 
     /// The running sequences, in the order of ranks.
@@ -78,7 +79,7 @@ impl<'a> StepBuilder<'a> {
 
     /// The first waiting sequence of every class.
     pub fn heads(&self) -> ClassHeads<'_> {
-        ClassHeads { waiting: &self.state.waiting, sequences: &self.state.sequences }
+        self.state.heads()
     }
 
     /// Lets a waiting sequence run: it gets blocks for all its known tokens at once, less those the prefix cache has.
@@ -89,6 +90,15 @@ impl<'a> StepBuilder<'a> {
     pub fn admit(&mut self, seq: SeqId) -> Result<(), Refusal> {
         let outcome = self.try_admit(seq);
         self.note(seq, outcome)
+    }
+
+    /// Whether [`admit`](Self::admit) would be granted now. Changes nothing, and is told to no observer.
+    ///
+    /// # Errors
+    /// The [`Refusal`] that it would meet.
+    pub fn check_admit(&mut self, seq: SeqId) -> Result<(), Refusal> {
+        let headroom = self.headroom(seq);
+        check_admit(self.state, seq, headroom, self.token_budget).map(drop)
     }
 
     /// Lets a running sequence compute up to `at_most` of its remaining tokens; fewer if the budget or
@@ -170,25 +180,9 @@ impl<'a> StepBuilder<'a> {
     }
 
     fn try_admit(&mut self, id: SeqId) -> Result<(), Refusal> {
-        let schedule = self.state.schedule;
-        let headroom = self.headroom(id);
+        let (schedule, headroom) = (self.state.schedule, self.headroom(id));
+        let num_cached_tokens = check_admit(self.state, id, headroom, self.token_budget)?.commit();
         let seq = self.state.sequences.get_mut(id).ok_or(Refusal::Unknown)?;
-        if seq.status != SeqStatus::Waiting {
-            return Err(Refusal::NotWaiting);
-        }
-        if seq.planned_in == schedule {
-            return Err(Refusal::AlreadyPlanned);
-        }
-        let limit = self.state.config.max_num_seqs;
-        if self.state.running.len() >= limit as usize {
-            return Err(Refusal::SeqLimit { limit });
-        }
-        let need = if self.state.config.enable_chunked_prefill { 1 } else { seq.num_tokens() };
-        if need > self.token_budget {
-            return Err(Refusal::TokenBudget { need, left: self.token_budget });
-        }
-        let admit = self.state.cache.admit(&mut seq.table, &seq.tokens, &seq.hashes, headroom);
-        let num_cached_tokens = admit.map_err(Refusal::NoBlocks)?.commit();
         self.state.waiting.remove(seq);
         seq.status = SeqStatus::Running;
         seq.num_computed_tokens = num_cached_tokens;
@@ -202,19 +196,19 @@ impl<'a> StepBuilder<'a> {
         Ok(())
     }
 
-    /// Blocks that admission leaves to those that run. One that has given way once leaves them a block each as well;
+    /// Blocks that admission leaves to those that run. In the mode `Guaranteed`, what all need to run to their ends. Else one that has given way once leaves them a block each as well;
     /// one that has given way twice comes back when all can run to their ends: so preemptions do not go on for ever.
     fn headroom(&self, id: SeqId) -> u32 {
-        let State { running, sequences, cache, .. } = &*self.state;
+        let State { config, running, sequences, cache, .. } = &*self.state;
         let Some(seq) = sequences.get(id).filter(|_| !running.is_empty()) else { return 0 };
         let capacity = cache.capacity();
         let growth = |seq: &Sequence| {
             let worst_case = capacity.blocks_for(seq.worst_case_tokens());
             worst_case.saturating_sub(seq.table.num_blocks())
         };
-        let wanted = match seq.num_preemptions {
-            0 => 0,
-            1 => running.len() as u32,
+        let wanted = match (config.capacity_mode, seq.num_preemptions) {
+            (CapacityMode::MaxUtilization, 0) => 0,
+            (CapacityMode::MaxUtilization, 1) => running.len() as u32,
             _ => {
                 let all = running.ids().filter_map(|id| sequences.get(id)).map(growth);
                 let own = growth(seq).saturating_sub(capacity.blocks_for(seq.num_tokens() + 1));
@@ -282,7 +276,40 @@ impl<'a> StepBuilder<'a> {
     }
 
     fn view(&self, only: Only) -> Running<'_> {
-        Running { set: &self.state.running, sequences: &self.state.sequences, only }
+        let State { running, sequences, cache, .. } = &*self.state;
+        Running { set: running, sequences, cache, only }
+    }
+}
+
+/// The first half of an admission: what would be refused is, and nothing has changed.
+fn check_admit(state: &mut State, id: SeqId, headroom: u32, token_budget: u32) -> Result<Admit<'_>, Refusal> {
+    let num_partial = state.num_partial_prefills();
+    let State { config, sequences, cache, running, schedule, .. } = state;
+    let seq = sequences.get_mut(id).ok_or(Refusal::Unknown)?;
+    if seq.status != SeqStatus::Waiting {
+        return Err(Refusal::NotWaiting);
+    }
+    if seq.planned_in == *schedule {
+        return Err(Refusal::AlreadyPlanned);
+    }
+    let limit = config.max_num_seqs;
+    if running.len() >= limit as usize {
+        return Err(Refusal::SeqLimit { limit });
+    }
+    let num_tokens = seq.num_tokens();
+    let need = if config.enable_chunked_prefill { 1 } else { num_tokens };
+    if need > token_budget {
+        return Err(Refusal::TokenBudget { need, left: token_budget });
+    }
+    let admit = cache.admit(&mut seq.table, &seq.tokens, &seq.hashes, headroom).map_err(Refusal::NoBlocks)?;
+    let chunk = token_budget.min(config.max_prefill_chunk.unwrap_or(u32::MAX));
+    match (config.max_num_partial_prefills, num_partial) {
+        (Some(limit), Some(num_partial))
+            if num_partial >= limit && num_tokens - admit.num_cached_tokens() > chunk =>
+        {
+            Err(Refusal::PartialPrefills { limit })
+        }
+        _ => Ok(admit),
     }
 }
 

@@ -4,6 +4,7 @@ use quire_kvcache::StepId;
 
 use crate::error::CommitError;
 use crate::ids::SeqId;
+use crate::policy::EventKind;
 use crate::result::{CommitReport, SequenceResult};
 use crate::scheduler::Scheduler;
 use crate::sequence::{FinishReason, SeqStatus, Sequence};
@@ -55,7 +56,12 @@ impl Scheduler {
         // What a row computed that ended in an error is nothing that another should go on from.
         if cache.config().enable_prefix_caching && finish != Some(FinishReason::Error) {
             cache.hasher().extend(&mut seq.hashes, &seq.tokens);
+            let num_known = seq.table.num_registered_blocks();
             cache.register(&mut seq.table, &seq.tokens, &seq.hashes, seq.num_computed_tokens);
+            if seq.table.num_registered_blocks() > num_known {
+                let num_tokens = seq.table.num_registered_blocks() * cache.config().block_size;
+                self.event(row.seq, EventKind::Cached { num_tokens });
+            }
         }
         if let Some(reason) = finish {
             report.finished.extend(self.end(row.seq, reason));

@@ -15,6 +15,38 @@ pub struct SchedulerConfig {
     pub enable_chunked_prefill: bool,
     /// Tokens of one prompt that a step computes at most; `None` leaves it to the token budget.
     pub max_prefill_chunk: Option<u32>,
+    /// Prompts that may be computed in part at the same time, at least 1; `None` sets no limit. One that is too long for
+    /// what is left of a step waits while so many are under way.
+    pub max_num_partial_prefills: Option<u32>,
+    /// When a sequence may start.
+    pub capacity_mode: CapacityMode,
+}
+
+/// When a sequence may start.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[non_exhaustive]
+pub enum CapacityMode {
+    /// When there are blocks for all tokens it has now. More run at once; when they outgrow the pool, the last ranked
+    /// gives way.
+    #[default]
+    MaxUtilization,
+    /// When there are blocks for all tokens that it and those that run may ever have. Fewer run at once, and none gives
+    /// way for want of blocks.
+    Guaranteed,
+}
+
+impl CapacityMode {
+    /// Both modes, with their names.
+    pub const NAMES: [(&'static str, Self); 2] =
+        [("max-utilization", Self::MaxUtilization), ("guaranteed", Self::Guaranteed)];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::MaxUtilization => "max-utilization",
+            Self::Guaranteed => "guaranteed",
+        }
+    }
 }
 
 impl SchedulerConfig {
@@ -26,6 +58,8 @@ impl SchedulerConfig {
             max_model_len,
             enable_chunked_prefill: true,
             max_prefill_chunk: None,
+            max_num_partial_prefills: None,
+            capacity_mode: CapacityMode::default(),
         }
     }
 
@@ -43,6 +77,7 @@ impl SchedulerConfig {
             " (max_num_seqs)",
         )?;
         at_least("max_prefill_chunk", self.max_prefill_chunk.unwrap_or(1), 1, "")?;
+        at_least("max_num_partial_prefills", self.max_num_partial_prefills.unwrap_or(1), 1, "")?;
         if self.enable_chunked_prefill {
             return Ok(());
         }
@@ -88,6 +123,7 @@ mod tests {
             |c| c.max_num_batched_tokens = 100,
             "max_num_batched_tokens is 100, expected at least 128 (max_num_seqs)",
         );
+        check(|c| c.max_num_partial_prefills = Some(0), "max_num_partial_prefills is 0, expected at least 1");
         check(|c| c.max_prefill_chunk = Some(0), "max_prefill_chunk is 0, expected at least 1");
         check(
             |c| c.enable_chunked_prefill = false,

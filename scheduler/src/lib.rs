@@ -106,13 +106,16 @@ mod stats;
 pub mod testing;
 
 pub use builder::StepBuilder;
-pub use config::SchedulerConfig;
+pub use config::{CapacityMode, SchedulerConfig};
 pub use error::{AddError, CommitError, ConfigError, Error, ForkError, Result, ScheduleError, UnknownPolicy};
 pub use explain::{Explanation, WaitReason};
 pub use ids::{ClassId, Epoch, SeqId, TenantId, Time};
 pub use observer::{LogObserver, StepObserver};
 pub use plan::{InputToken, PlannedRow, ReplacedBlock, RowKind, StepPlan};
-pub use policies::{Fcfs, PolicyRegistry, standard_plan};
+pub use policies::{
+    Fair, Fcfs, LengthBucket, PolicyRegistry, PrefixAware, Priority, ShortestFirst, standard_admit,
+    standard_plan, standard_serve,
+};
 pub use policy::{EventKind, PreemptionMode, Rank, Rerank, SchedEvent, SchedulerPolicy};
 pub use queue::ClassHeads;
 pub use quire_kvcache::{BlockCopy, BlockId, CacheSalt, KvCacheConfig, KvCacheManager, StepId};

@@ -43,6 +43,11 @@ pub enum EventKind {
     },
     /// It gave way, and waits again.
     Preempted,
+    /// The prefix cache was told of more of its blocks, and knows so many tokens of its beginning now.
+    Cached {
+        /// Tokens that the cache was told of.
+        num_tokens: u32,
+    },
     /// It has ended.
     Finished(FinishReason),
 }

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use quire_kvcache::KvCacheManager;
+
 use crate::ids::{ClassId, SeqId};
 use crate::policy::Rank;
 use crate::sequence::{Sequence, SequenceView};
@@ -72,6 +74,7 @@ impl Waiting {
 pub struct ClassHeads<'a> {
     pub(crate) waiting: &'a Waiting,
     pub(crate) sequences: &'a Sequences,
+    pub(crate) cache: &'a KvCacheManager,
 }
 
 impl<'a> ClassHeads<'a> {
@@ -82,13 +85,13 @@ impl<'a> ClassHeads<'a> {
 
     /// The heads, the one that ranks first first.
     pub fn iter(&self) -> impl Iterator<Item = SequenceView<'a>> + use<'a> {
-        let sequences = self.sequences;
-        self.waiting.heads.iter().filter_map(move |((_, seq), _)| sequences.get(*seq).map(SequenceView))
+        let heads = *self;
+        self.waiting.heads.iter().filter_map(move |((_, seq), _)| heads.view(*seq))
     }
 
     /// The head of one class.
     pub fn of(&self, class: ClassId) -> Option<SequenceView<'a>> {
-        self.waiting.head(class).and_then(|seq| self.sequences.get(seq)).map(SequenceView)
+        self.waiting.head(class).and_then(|seq| self.view(seq))
     }
 
     /// How many classes have somebody waiting.
@@ -99,5 +102,9 @@ impl<'a> ClassHeads<'a> {
     /// Whether nobody waits.
     pub fn is_empty(&self) -> bool {
         self.waiting.heads.is_empty()
+    }
+
+    fn view(&self, seq: SeqId) -> Option<SequenceView<'a>> {
+        self.sequences.get(seq).map(|seq| SequenceView(seq, self.cache))
     }
 }

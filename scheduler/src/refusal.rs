@@ -23,6 +23,12 @@ pub enum Refusal {
         /// The limit.
         limit: u32,
     },
+    /// So many prompts are computed in part already, and this one would not be computed to its end in this step.
+    #[error("{limit} prompts are computed in part, which is max_num_partial_prefills")]
+    PartialPrefills {
+        /// The limit.
+        limit: u32,
+    },
     /// The sequence has been granted tokens, or was preempted, in this very step.
     #[error("already planned in this step")]
     AlreadyPlanned,

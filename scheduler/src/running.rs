@@ -1,5 +1,7 @@
 //! The running sequences, in the order of ranks.
 
+use quire_kvcache::KvCacheManager;
+
 use crate::ids::{SeqId, Time};
 use crate::policy::Rank;
 use crate::sequence::{Sequence, SequenceView};
@@ -62,6 +64,7 @@ impl RunningSet {
 pub struct Running<'a> {
     pub(crate) set: &'a RunningSet,
     pub(crate) sequences: &'a Sequences,
+    pub(crate) cache: &'a KvCacheManager,
     pub(crate) only: Only,
 }
 
@@ -81,9 +84,9 @@ pub(crate) enum Only {
 impl<'a> Running<'a> {
     /// The sequences, the one that ranks first first.
     pub fn iter(&self) -> impl DoubleEndedIterator<Item = SequenceView<'a>> + use<'a> {
-        let Self { set, sequences, only } = *self;
+        let Self { set, sequences, cache, only } = *self;
         let shown = move |seq: &&Sequence| only.shows(seq);
-        set.ids_of(sequences).filter(shown).map(SequenceView)
+        set.ids_of(sequences).filter(shown).map(|seq| SequenceView(seq, cache))
     }
 
     /// Whether there is none.

@@ -124,7 +124,7 @@ impl Scheduler {
 
     /// An unfinished sequence.
     pub fn seq(&self, seq: SeqId) -> Option<SequenceView<'_>> {
-        self.state.sequences.get(seq).map(SequenceView)
+        self.state.view(seq)
     }
 
     /// The known token ids of an unfinished sequence, prompt and output; empty for any other.
@@ -187,8 +187,8 @@ impl Scheduler {
 
     pub(crate) fn end(&mut self, seq: SeqId, reason: FinishReason) -> Option<FinishedSequence> {
         let seq = self.state.end(seq, reason)?;
-        let rerank =
-            self.policy.on_event(&SchedEvent { seq: SequenceView(&seq), kind: EventKind::Finished(reason) });
+        let view = SequenceView(&seq, &self.state.cache);
+        let rerank = self.policy.on_event(&SchedEvent { seq: view, kind: EventKind::Finished(reason) });
         self.rerank(rerank);
         Some(seq.into_finished(reason))
     }
@@ -212,8 +212,8 @@ impl Scheduler {
     }
 
     fn enqueue(&mut self, mut seq: Sequence) {
-        seq.class = self.policy.class(&SequenceView(&seq));
-        seq.rank = self.policy.rank(&SequenceView(&seq));
+        let view = SequenceView(&seq, &self.state.cache);
+        (seq.class, seq.rank) = (self.policy.class(&view), self.policy.rank(&view));
         let (id, arrival) = (seq.id, seq.arrival);
         self.state.waiting.insert(&seq);
         self.state.sequences.push(seq);
@@ -241,8 +241,8 @@ impl Scheduler {
     }
 
     pub(crate) fn event(&mut self, id: SeqId, kind: EventKind) {
-        if let Some(seq) = self.state.sequences.get(id) {
-            let rerank = self.policy.on_event(&SchedEvent { seq: SequenceView(seq), kind });
+        if let Some(seq) = self.state.view(id) {
+            let rerank = self.policy.on_event(&SchedEvent { seq, kind });
             self.rerank(rerank);
         }
     }
@@ -259,9 +259,10 @@ impl Scheduler {
     }
 
     fn rank_anew(&mut self, id: SeqId) {
-        let State { sequences, waiting, running, .. } = &mut self.state;
+        let State { sequences, waiting, running, cache, .. } = &mut self.state;
         let Some(seq) = sequences.get_mut(id) else { return };
-        let rank = self.policy.rank(&SequenceView(seq));
+        let view = SequenceView(seq, cache);
+        let (class, rank) = (self.policy.class(&view), self.policy.rank(&view));
         match seq.status {
             SeqStatus::Running => {
                 running.remove(seq);
@@ -270,7 +271,7 @@ impl Scheduler {
             }
             _ => {
                 waiting.remove(seq);
-                (seq.class, seq.rank) = (self.policy.class(&SequenceView(seq)), rank);
+                (seq.class, seq.rank) = (class, rank);
                 waiting.insert(seq);
             }
         }

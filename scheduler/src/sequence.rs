@@ -1,6 +1,6 @@
 //! A sequence: the unit of scheduling, and the one place on the host where its token ids live.
 
-use quire_kvcache::{BlockHashes, BlockTable, CacheSalt, StepId};
+use quire_kvcache::{BlockHashes, BlockTable, CacheSalt, KvCacheManager, StepId};
 
 use crate::ids::{ClassId, Epoch, SeqId, TenantId, Time};
 use crate::policy::Rank;
@@ -195,7 +195,7 @@ impl Sequence {
 
 /// What a policy or an observer may know of a sequence.
 #[derive(Clone, Copy, Debug)]
-pub struct SequenceView<'a>(pub(crate) &'a Sequence);
+pub struct SequenceView<'a>(pub(crate) &'a Sequence, pub(crate) &'a KvCacheManager);
 
 impl SequenceView<'_> {
     /// The sequence.
@@ -276,6 +276,23 @@ impl SequenceView<'_> {
     /// Tokens of the prompt that the prefix cache had when it was first admitted.
     pub fn num_cached_tokens(&self) -> u32 {
         self.0.num_cached_tokens
+    }
+
+    /// Tokens at its beginning that the prefix cache has now, whatever was the case when it was admitted. A look-up:
+    /// O(blocks of the prompt).
+    pub fn num_cached_tokens_now(&self) -> u32 {
+        self.1.num_cached_tokens(&self.0.tokens, &self.0.hashes)
+    }
+
+    /// A name for the sequences that begin with the same block; none if the first block is not full, or prefix caching
+    /// is off.
+    pub fn prefix_group(&self) -> Option<ClassId> {
+        self.0.hashes.as_slice().first().map(|hash| ClassId(hash.low_bits()))
+    }
+
+    /// Positions granted: computed, or in open steps.
+    pub fn num_granted_tokens(&self) -> u32 {
+        self.0.next_position()
     }
 
     /// Blocks it holds.

@@ -8,7 +8,7 @@ use crate::config::SchedulerConfig;
 use crate::ids::{Epoch, SeqId};
 use crate::observer::StepObserver;
 use crate::plan::{PlannedRow, StepPlan};
-use crate::queue::Waiting;
+use crate::queue::{ClassHeads, Waiting};
 use crate::running::RunningSet;
 use crate::sequence::{FinishReason, SeqStatus, Sequence, SequenceView};
 use crate::slots::Sequences;
@@ -54,6 +54,27 @@ pub(crate) struct State {
 }
 
 impl State {
+    /// An unfinished sequence, as others may see it.
+    pub(crate) fn view(&self, id: SeqId) -> Option<SequenceView<'_>> {
+        self.sequences.get(id).map(|seq| SequenceView(seq, &self.cache))
+    }
+
+    /// The first waiting sequence of every class.
+    pub(crate) fn heads(&self) -> ClassHeads<'_> {
+        ClassHeads { waiting: &self.waiting, sequences: &self.sequences, cache: &self.cache }
+    }
+
+    /// Running sequences whose prompt is computed in part; `None` where no limit asks.
+    pub(crate) fn num_partial_prefills(&self) -> Option<u32> {
+        self.config.max_num_partial_prefills?;
+        let running = self.running.ids().filter_map(|id| self.sequences.get(id));
+        Some(
+            running
+                .filter(|seq| seq.next_position() < seq.num_tokens() && seq.num_remaining_tokens() > 1)
+                .count() as u32,
+        )
+    }
+
     pub(crate) fn is_open(&self, step: StepId) -> bool {
         self.open.iter().any(|open| open.id == step)
     }
@@ -64,7 +85,8 @@ impl State {
         mut tell: impl FnMut(&mut dyn StepObserver, SequenceView<'_>),
     ) {
         if let Some(seq) = self.sequences.get(id) {
-            self.observers.iter_mut().for_each(|observer| tell(observer.as_mut(), SequenceView(seq)));
+            let view = SequenceView(seq, &self.cache);
+            self.observers.iter_mut().for_each(|observer| tell(observer.as_mut(), view));
         }
     }
 
@@ -94,7 +116,8 @@ impl State {
             }
         }
         seq.status = SeqStatus::Finished(reason);
-        self.observers.iter_mut().for_each(|observer| observer.finished(SequenceView(&seq), reason));
+        let view = SequenceView(&seq, &self.cache);
+        self.observers.iter_mut().for_each(|observer| observer.finished(view, reason));
         Some(seq)
     }
 

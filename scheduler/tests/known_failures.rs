@@ -4,8 +4,8 @@
 use quire_kvcache::KvCacheConfig;
 use quire_scheduler::testing::{Rng, Simulation, SimulationConfig};
 use quire_scheduler::{
-    AddError, Fcfs, FinishReason, NewSequence, PreemptionMode, Rank, Refusal, RowKind, SchedulerConfig,
-    SchedulerPolicy, SeqId, SequenceView, StepBuilder, WaitReason, standard_plan,
+    AddError, Fcfs, FinishReason, NewSequence, PreemptionMode, Priority, Rank, Refusal, RowKind,
+    SchedulerConfig, SchedulerPolicy, SeqId, SequenceView, StepBuilder, WaitReason, standard_plan,
 };
 
 /// The loops that every case runs in: plain and run-ahead.
@@ -188,6 +188,62 @@ fn preempt_after(tokens: &[u32], max_open_steps: usize, enable_prefix_caching: b
     let ended = &bench.ended()[0];
     assert_eq!((num_resumed, ended.sequence.num_preemptions as usize), (tokens.len(), tokens.len()));
     assert_eq!((ended.sequence.num_prompt_tokens, ended.delivered.len()), (31, 60));
+}
+
+#[test]
+fn br_07_a_better_priority_takes_the_place_of_a_worse_one() {
+    for max_open_steps in LOOPS {
+        let mut config = config(64, 512, max_open_steps);
+        config.scheduler.max_num_seqs = 2;
+        let mut bench = Simulation::new(config, Box::new(Priority::default()));
+        let add_with = |bench: &mut Simulation, priority, seed| {
+            let mut new = NewSequence::new(Simulation::prompt(seed, 20), 40, bench.now());
+            new.priority = priority;
+            bench.add(new, seed, false).unwrap()
+        };
+        let first = add_with(&mut bench, 10, 1);
+        bench.step();
+        let second = add_with(&mut bench, 10, 2);
+        (0..5).for_each(|_| drop(bench.step()));
+        let urgent = add_with(&mut bench, 0, 3);
+        let late = add_with(&mut bench, 10, 4);
+        let plan = bench.step().expect("there is work");
+        assert!(plan.rows.iter().any(|row| row.seq == urgent), "the urgent one is in the next step");
+        assert_eq!(plan.preempted, [second], "of the worst priority, the one that came last gave way");
+        while bench.scheduler().seq(late).is_some_and(|seq| seq.served_tokens() == 0) {
+            let served = bench.step().into_iter().flat_map(|plan| plan.rows).map(|row| row.seq);
+            let served: Vec<_> = served.collect();
+            assert!(!served.contains(&late) || served.contains(&second), "the victim comes back first");
+        }
+        bench.run(500);
+        let preemptions = |seq| {
+            bench.ended().iter().find(|ended| ended.sequence.id == seq).unwrap().sequence.num_preemptions
+        };
+        assert_eq!([first, second, urgent, late].map(preemptions), [0, 1, 0, 0]);
+    }
+}
+
+#[test]
+fn br_07_a_better_priority_takes_the_blocks_of_worse_ones() {
+    for max_open_steps in LOOPS {
+        let mut bench = Simulation::new(config(10, 512, max_open_steps), Box::new(Priority::default()));
+        for (seed, priority) in [(1, 0), (2, 9), (3, 9)] {
+            let mut new = NewSequence::new(Simulation::prompt(seed, 40), 8, bench.now());
+            new.priority = priority;
+            bench.add(new, seed, false).unwrap();
+        }
+        bench.step();
+        let mut new = NewSequence::new(Simulation::prompt(4, 90), 8, bench.now());
+        new.priority = 1;
+        let urgent = bench.add(new, 4, false).unwrap();
+        let mut preempted = Vec::new();
+        while bench.scheduler().seq(urgent).is_some_and(|seq| seq.served_tokens() == 0) {
+            preempted.extend(bench.step().into_iter().flat_map(|plan| plan.preempted));
+        }
+        assert_eq!(preempted, [SeqId(2), SeqId(1)], "both together hold what is needed");
+        assert!(bench.num_steps() <= 2 + max_open_steps as u64);
+        bench.run(200);
+    }
 }
 
 #[test]

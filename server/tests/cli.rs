@@ -230,7 +230,14 @@ fn wrong_flag_values_are_refused_by_name() {
         ("--device", "tpu", ["unknown device `tpu`", "auto, cpu, cuda"]),
         ("--threads", "many", ["--threads", "many"]),
         ("--threads", "0", ["--threads", "0"]),
-        ("--scheduling-policy", "lifo", ["unknown scheduling policy `lifo`", "fcfs"]),
+        (
+            "--scheduling-policy",
+            "lifo",
+            [
+                "unknown scheduling policy `lifo`",
+                "fair, fcfs, length-bucket, prefix-aware, priority, shortest-first",
+            ],
+        ),
         ("--load-format", "pt", ["load_format", "pt"]),
         ("--swap-space", "4", ["swap_space", "not built"]),
         ("--preemption-mode", "swap", ["preemption_mode", "not built"]),

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use quire_kernels::DType;
 use quire_models::{LoadFormat, LoadOptions, WeightDType};
+use quire_scheduler::CapacityMode;
 
 use super::value::SettingValue;
 use super::{Bytes, ConfigError, DTypeChoice, MaxModelLen, PreemptionMode, Setting, Source};
@@ -151,6 +152,13 @@ settings! {
     enable_chunked_prefill: bool = true;
     /// Tokens of one prompt that a step computes; none leaves it to the step's budget.
     max_prefill_chunk: Option<usize> = None;
+    /// Tokens that a step computes of a prompt that is longer; 0 sets no limit. vLLM's name for `max_prefill_chunk`: the
+    /// smaller of the two holds.
+    long_prefill_token_threshold: usize = 0;
+    /// Prompts that may be computed in part at the same time; none sets no limit.
+    max_num_partial_prefills: Option<usize> = None;
+    /// When a request may start: once there is room for what it has now, or for all that it may ever have.
+    capacity_mode: CapacityMode = CapacityMode::MaxUtilization;
     /// The scheduling policy, by name.
     scheduling_policy: String = "fcfs".to_owned();
     /// Whether a step is planned while the one before it runs.

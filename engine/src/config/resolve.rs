@@ -40,6 +40,12 @@ impl EngineConfig {
         }
     }
 
+    /// Tokens of one prompt that a step computes at most.
+    pub fn prefill_chunk_limit(&self) -> Option<usize> {
+        let threshold = Some(self.long_prefill_token_threshold).filter(|threshold| *threshold > 0);
+        self.max_prefill_chunk.into_iter().chain(threshold).min()
+    }
+
     /// Whether `max_model_len` is `auto`: then it is what fits into the KV pool, up to this.
     pub fn is_fitted_to_memory(&self) -> bool {
         self.sources.max_model_len == Source::Memory
@@ -71,6 +77,7 @@ impl EngineConfig {
             ("tensor_parallel_size", self.tensor_parallel_size),
             ("num_gpu_blocks_override", self.num_gpu_blocks_override.unwrap_or(1)),
             ("max_prefill_chunk", self.max_prefill_chunk.unwrap_or(1)),
+            ("max_num_partial_prefills", self.max_num_partial_prefills.unwrap_or(1)),
         ];
         for (field, given) in counts {
             if !(1..=u32::MAX as usize).contains(&given) {
@@ -197,6 +204,19 @@ mod tests {
             .max_model_len(MaxModelLen::Tokens(4096))
             .or(EngineOptions::from_environment(variables).unwrap());
         assert_eq!(EngineConfig::resolve(options, FACTS).unwrap().max_model_len(), 4096);
+    }
+
+    #[test]
+    fn the_smaller_limit_on_a_prompt_s_chunk_holds() {
+        let limit = |chunk, threshold| {
+            let options = options().max_prefill_chunk(chunk).long_prefill_token_threshold(threshold);
+            EngineConfig::resolve(options, FACTS).unwrap().prefill_chunk_limit()
+        };
+        assert_eq!([limit(None, 0), limit(Some(64), 0)], [None, Some(64)]);
+        assert_eq!(
+            [limit(None, 32), limit(Some(64), 32), limit(Some(16), 32)],
+            [Some(32), Some(32), Some(16)]
+        );
     }
 
     #[test]

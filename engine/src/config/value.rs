@@ -5,6 +5,7 @@ use std::path::PathBuf;
 
 use quire_kernels::DType;
 use quire_models::LoadFormat;
+use quire_scheduler::CapacityMode;
 
 /// A value with a text form, as flags, environment and files have it.
 pub(super) trait SettingValue: Sized {
@@ -174,6 +175,19 @@ impl SettingValue for DTypeChoice {
             Self::Auto => "auto".to_owned(),
             Self::DType(dtype) => dtype.to_string(),
         }
+    }
+}
+
+impl SettingValue for CapacityMode {
+    const EXPECTED: &'static str = "max-utilization or guaranteed";
+
+    fn parse(text: &str) -> Option<Self> {
+        let known = Self::NAMES.into_iter().find(|(name, _)| *name == text);
+        known.map(|(_, mode)| mode)
+    }
+
+    fn show(&self) -> String {
+        self.name().to_owned()
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use crate::error::UnknownPolicy;
-use crate::policies::Fcfs;
+use crate::policies::{Fair, Fcfs, LengthBucket, PrefixAware, Priority, ShortestFirst};
 use crate::policy::SchedulerPolicy;
 
 type Constructor = Box<dyn Fn() -> Box<dyn SchedulerPolicy> + Send + Sync>;
@@ -18,7 +18,8 @@ type Constructor = Box<dyn Fn() -> Box<dyn SchedulerPolicy> + Send + Sync>;
 /// policies.register("mine", || Fcfs);
 /// assert!(policies.build("mine").is_ok());
 /// let error = policies.build("yours").err().unwrap();
-/// assert_eq!(error.to_string(), "unknown scheduling policy `yours`, known are: fcfs, mine");
+/// assert_eq!(error.to_string(), "unknown scheduling policy `yours`, known are: fair, fcfs, \
+///     length-bucket, mine, prefix-aware, priority, shortest-first");
 /// ```
 pub struct PolicyRegistry {
     constructors: BTreeMap<String, Constructor>,
@@ -29,6 +30,11 @@ impl Default for PolicyRegistry {
     fn default() -> Self {
         let mut registry = Self { constructors: BTreeMap::new() };
         registry.register("fcfs", || Fcfs);
+        registry.register("priority", Priority::default);
+        registry.register("fair", Fair::default);
+        registry.register("shortest-first", ShortestFirst::default);
+        registry.register("prefix-aware", PrefixAware::default);
+        registry.register("length-bucket", LengthBucket::default);
         registry
     }
 }

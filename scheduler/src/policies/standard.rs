@@ -9,11 +9,30 @@ use crate::refusal::Refusal;
 /// Prompts share what is left of the budget, those begun before those that wait. While blocks are short nobody is
 /// admitted, so that room that comes free goes to whom it was freed for.
 pub fn standard_plan<P: SchedulerPolicy + ?Sized>(policy: &mut P, step: &mut StepBuilder<'_>) {
+    standard_serve(policy, step);
+    while standard_admit(policy, step).is_some() {}
+}
+
+/// The first half of [`standard_plan`]: the running sequences.
+pub fn standard_serve<P: SchedulerPolicy + ?Sized>(policy: &mut P, step: &mut StepBuilder<'_>) {
     serve_running(policy, step, |num_remaining_tokens| num_remaining_tokens == 1);
     serve_running(policy, step, |num_remaining_tokens| num_remaining_tokens > 1);
-    if !step.is_short_of_blocks() {
-        admit_waiting(policy, step);
+}
+
+/// One turn of the second half of [`standard_plan`]: admits the head of the class that is next and grants it what it
+/// can. `None` ends the admissions of this step, since nobody overtakes a head that waits for room.
+pub fn standard_admit<P: SchedulerPolicy + ?Sized>(
+    policy: &mut P,
+    step: &mut StepBuilder<'_>,
+) -> Option<SeqId> {
+    if step.is_short_of_blocks() {
+        return None;
     }
+    let class = policy.next_class(&step.heads(), step.now())?;
+    let head = step.heads().of(class)?.id();
+    step.admit(head).ok()?;
+    step.grant(head, u32::MAX).ok()?;
+    Some(head)
 }
 
 fn serve_running<P: SchedulerPolicy + ?Sized>(
@@ -42,17 +61,6 @@ fn serve<P: SchedulerPolicy + ?Sized>(policy: &mut P, step: &mut StepBuilder<'_>
         }
         let Some(victim) = policy.victim(&step.victims_for(seq)) else { return };
         if step.preempt(victim, PreemptionMode::Recompute).is_err() {
-            return;
-        }
-    }
-}
-
-/// Admits from the heads of the queues until one is refused: nobody overtakes a head that waits for room.
-fn admit_waiting<P: SchedulerPolicy + ?Sized>(policy: &mut P, step: &mut StepBuilder<'_>) {
-    let now = step.now();
-    while let Some(class) = policy.next_class(&step.heads(), now) {
-        let Some(head) = step.heads().of(class).map(|seq| seq.id()) else { return };
-        if step.admit(head).is_err() || step.grant(head, u32::MAX).is_err() {
             return;
         }
     }

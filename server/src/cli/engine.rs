@@ -41,7 +41,22 @@ const FLAGS: &[Flag] = &[
     flag("max_num_seqs", "N", "Sequences that run at once"),
     flag("max_num_batched_tokens", "N", "Tokens that a step computes"),
     flag("max_prefill_chunk", "N", "Tokens of one prompt that a step computes"),
-    flag("scheduling_policy", "NAME", "The scheduling policy"),
+    flag(
+        "long_prefill_token_threshold",
+        "N",
+        "Tokens that a step computes of a prompt that is longer; 0 sets no limit",
+    ),
+    flag("max_num_partial_prefills", "N", "Prompts that may be computed in part at the same time"),
+    flag(
+        "capacity_mode",
+        "MODE",
+        "When a request may start: max-utilization, with room for what it has now, or guaranteed, for all it may ever have",
+    ),
+    flag(
+        "scheduling_policy",
+        "NAME",
+        "The scheduling policy: fcfs, priority, fair, shortest-first, prefix-aware or length-bucket",
+    ),
     flag("max_num_waiting", "N", "Requests that may wait before others are refused"),
     flag("max_logprobs", "N", "Log-probabilities that a request may ask for at each token"),
 ];

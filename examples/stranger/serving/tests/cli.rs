@@ -59,7 +59,7 @@ fn an_architecture_of_ones_own_is_built() {
 fn unknown_names_are_answered_with_those_known() {
     let folder = tiny_model();
     let model = folder.path().to_str().expect("a plain path");
-    for (flag, known) in [("--scheduling-policy", "fcfs, mine"), ("--device", "auto, cpu, cuda, mine")] {
+    for (flag, known) in [("--scheduling-policy", "fcfs, length-bucket, mine"), ("--device", "auto, cpu, cuda, mine")] {
         let output = run(&["generate", model, "--prompt", "a", flag, "yours"]);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(stderr.contains(known), "{stderr}");

@@ -1,0 +1,350 @@
+//! What each shipped policy promises: its order, and the bound on a wait.
+
+use std::time::Duration;
+
+use quire_kvcache::KvCacheConfig;
+use quire_scheduler::testing::{Rng, Simulation, SimulationConfig};
+use quire_scheduler::{
+    CapacityMode, Fair, Fcfs, LengthBucket, NewSequence, PolicyRegistry, PrefixAware, Priority,
+    SchedulerConfig, SchedulerPolicy, SeqId, ShortestFirst, TenantId, Time,
+};
+
+/// Virtual time of a step of the bench.
+const STEP: Duration = Duration::from_millis(1);
+
+fn bench(max_num_seqs: u32, num_blocks: u32, policy: Box<dyn SchedulerPolicy>) -> Simulation {
+    let mut cache = KvCacheConfig::new(num_blocks, 16);
+    cache.watermark = 0.0;
+    let scheduler =
+        SchedulerConfig { max_num_seqs, max_num_batched_tokens: 256, ..SchedulerConfig::new(1024) };
+    Simulation::new(SimulationConfig { scheduler, cache, max_open_steps: 1 }, policy)
+}
+
+/// A sequence in terms of what policies look at.
+#[derive(Clone, Copy)]
+struct Load {
+    num_prompt_tokens: u32,
+    num_output_tokens: u32,
+    priority: i32,
+    tenant: u64,
+    /// Tokens at its beginning that all sequences with the same number have.
+    prefix: Option<u64>,
+}
+
+const SHORT: Load =
+    Load { num_prompt_tokens: 24, num_output_tokens: 4, priority: 0, tenant: 0, prefix: None };
+
+fn add(bench: &mut Simulation, load: Load, seed: u64) -> SeqId {
+    let mut prompt = load.prefix.map_or(Vec::new(), |prefix| Simulation::prompt(prefix, 16));
+    prompt.extend(Simulation::prompt(1_000_000 + seed, load.num_prompt_tokens - prompt.len() as u32));
+    let mut new = NewSequence::new(prompt, load.num_output_tokens, bench.now());
+    (new.priority, new.tenant) = (load.priority, TenantId(load.tenant));
+    bench.add(new, seed, false).unwrap()
+}
+
+/// Sequences in the order in which they first ran, once all have ended.
+fn order_of_starts(bench: &mut Simulation) -> Vec<SeqId> {
+    bench.run(100_000);
+    let mut starts: Vec<_> = bench.ended().iter().map(|ended| &ended.sequence).collect();
+    starts.sort_by_key(|seq| (seq.first_admitted, seq.id));
+    starts.into_iter().map(|seq| seq.id).collect()
+}
+
+/// Lets `loads` wait behind one that runs, one sequence at a time.
+#[track_caller]
+fn check_order(policy: impl SchedulerPolicy + 'static, loads: &[Load], expected: &[u64]) {
+    let mut bench = bench(1, 64, Box::new(policy));
+    add(&mut bench, SHORT, 0);
+    bench.step();
+    for (seed, load) in (1..).zip(loads) {
+        add(&mut bench, *load, seed);
+    }
+    let order = order_of_starts(&mut bench);
+    assert_eq!(order[1..], expected.iter().map(|place| SeqId(*place)).collect::<Vec<_>>());
+}
+
+#[test]
+fn fcfs_is_the_order_of_arrival() {
+    let long = Load { num_prompt_tokens: 300, priority: -5, ..SHORT };
+    check_order(Fcfs, &[SHORT, long, SHORT], &[1, 2, 3]);
+}
+
+#[test]
+fn lower_priorities_run_first_and_ties_by_arrival() {
+    let of = |priority| Load { priority, ..SHORT };
+    let loads = [of(0), of(7), of(-3), of(7), of(-3), of(i32::MIN), of(i32::MAX)];
+    check_order(Priority::default(), &loads, &[6, 3, 5, 1, 2, 4, 7]);
+    check_order(Priority::strict(), &loads, &[6, 3, 5, 1, 2, 4, 7]);
+}
+
+#[test]
+fn short_prompts_run_first() {
+    let of = |num_prompt_tokens| Load { num_prompt_tokens, ..SHORT };
+    check_order(ShortestFirst::default(), &[of(200), of(90), of(30), of(500)], &[3, 2, 1, 4]);
+}
+
+#[test]
+fn tenants_take_turns() {
+    let of = |tenant| Load { tenant, ..SHORT };
+    check_order(Fair::default(), &[of(1), of(1), of(1), of(2), of(2), of(3)], &[1, 4, 6, 2, 5, 3]);
+}
+
+#[test]
+fn a_bucket_is_served_until_it_is_empty() {
+    let of = |num_prompt_tokens| Load { num_prompt_tokens, ..SHORT };
+    check_order(LengthBucket::default(), &[of(20), of(300), of(25), of(400), of(31)], &[1, 3, 5, 2, 4]);
+    check_order(LengthBucket::new(Duration::ZERO), &[of(20), of(300), of(25)], &[1, 3, 2]);
+}
+
+#[test]
+fn the_longest_cached_beginning_runs_first() {
+    let of = |prefix| Load { num_prompt_tokens: 24, prefix: Some(prefix), ..SHORT };
+    // While 3 runs it becomes known that 6 begins like it, too.
+    check_order(PrefixAware::default(), &[of(1), of(2), of(3), of(2), of(1), of(3)], &[1, 5, 2, 4, 3, 6]);
+}
+
+#[test]
+fn every_policy_is_known_by_its_name() {
+    let policies = PolicyRegistry::default();
+    let names = ["fair", "fcfs", "length-bucket", "prefix-aware", "priority", "shortest-first"];
+    assert!(policies.names().eq(names));
+    for name in names {
+        assert_eq!(policies.build(name).unwrap().name(), name);
+    }
+}
+
+const AGEING: Duration = Duration::from_millis(400);
+
+fn ageing_policies() -> Vec<Box<dyn SchedulerPolicy>> {
+    vec![
+        Box::new(Fcfs),
+        Box::new(Priority::new(AGEING)),
+        Box::new(ShortestFirst::new(AGEING)),
+        Box::new(PrefixAware::new(AGEING)),
+        Box::new(LengthBucket::new(AGEING)),
+    ]
+}
+
+/// Whatever comes, in whatever order it is served, nobody is overtaken by one that came `ageing` later.
+#[test]
+fn nobody_is_overtaken_by_one_that_came_later_than_the_ageing() {
+    for seed in 0..12 {
+        for policy in ageing_policies() {
+            let name = policy.name().to_owned();
+            let mut rng = Rng::new(seed);
+            let mut bench = bench(3, 40, policy);
+            for step in 0..1500 {
+                if rng.range(0..1000) < 420 {
+                    let load = Load {
+                        num_prompt_tokens: rng.choose(&[17, 24, 60, 250]),
+                        num_output_tokens: rng.range(1..9),
+                        priority: rng.range(0..40) as i32 - 20,
+                        tenant: 0,
+                        prefix: rng.choose(&[None, Some(1), Some(2), Some(3)]),
+                    };
+                    add(&mut bench, load, step);
+                }
+                bench.step();
+            }
+            bench.run(100_000);
+            let mut starts: Vec<_> = bench.ended().iter().map(|ended| &ended.sequence).collect();
+            starts.sort_by_key(|seq| (seq.first_admitted, seq.arrival));
+            let mut num_overtakings = 0;
+            let mut latest = Time::ZERO;
+            for seq in starts {
+                num_overtakings += u32::from(seq.arrival < latest);
+                let late = latest.since(seq.arrival);
+                assert!(
+                    late <= AGEING,
+                    "{name}, seed {seed}: {} was overtaken by one {late:?} younger",
+                    seq.id
+                );
+                latest = latest.max(seq.arrival);
+            }
+            assert_eq!(num_overtakings > 0, name != "fcfs", "{name} has an order of its own");
+        }
+    }
+}
+
+/// Requests that wait ahead of the one in question, at all times.
+const NUM_AHEAD: usize = 40;
+
+/// 10,000 steps of a load that the policy likes better, as much as the device can serve and `NUM_AHEAD` more. Returns
+/// for how many steps a request waited that came after 100 of them.
+fn wait_under_load(policy: Box<dyn SchedulerPolicy>, liked: impl Fn(u64) -> Load, poor: Load) -> u64 {
+    let mut bench = bench(4, 64, policy);
+    let (mut patient, mut seed) = (None, 0);
+    while bench.num_steps() < 10_000 {
+        while bench.scheduler().stats().num_waiting < NUM_AHEAD {
+            seed += 1;
+            add(&mut bench, liked(seed), seed);
+        }
+        if bench.num_steps() == 100 {
+            patient = Some(add(&mut bench, poor, 0));
+        }
+        bench.step();
+    }
+    let patient = patient.expect("it came in after 100 steps");
+    let ended = bench.ended().iter().find(|ended| ended.sequence.id == patient);
+    let seq = &ended.expect("it has started, and ended").sequence;
+    let wait = seq.first_admitted.expect("it has run").since(seq.arrival);
+    (wait.as_nanos() / STEP.as_nanos()) as u64
+}
+
+/// The bounds: that of the issue, and the one that the policies document, worked out for this load: what waits at
+/// `ageing` runs one after the other.
+#[track_caller]
+fn check_wait(policy: Box<dyn SchedulerPolicy>, ageing: Duration, liked: impl Fn(u64) -> Load, poor: Load) {
+    let name = policy.name().to_owned();
+    let ageing = (ageing.as_nanos() / STEP.as_nanos()) as u64;
+    let fcfs = wait_under_load(Box::new(Fcfs), &liked, poor);
+    let wait = wait_under_load(policy, &liked, poor);
+    println!("{name}: {wait} steps, fcfs {fcfs}, ageing {ageing}");
+    assert!(fcfs > 0 && wait <= 2 * fcfs + ageing, "{name}: {wait} steps, fcfs {fcfs}, ageing {ageing}");
+    let steps_of_one = u64::from(liked(1).num_prompt_tokens + liked(1).num_output_tokens);
+    assert!(wait <= ageing + (NUM_AHEAD as u64 + 4) * steps_of_one);
+}
+
+const LONG_AGEING: Duration = Duration::from_millis(2000);
+
+#[test]
+fn a_bad_priority_starts_in_time() {
+    let poor = Load { priority: 50, ..SHORT };
+    check_wait(Box::new(Priority::new(LONG_AGEING)), LONG_AGEING, |_| Load { priority: -50, ..SHORT }, poor);
+}
+
+#[test]
+fn a_long_prompt_starts_in_time() {
+    let poor = Load { num_prompt_tokens: 900, ..SHORT };
+    check_wait(Box::new(ShortestFirst::new(LONG_AGEING)), LONG_AGEING, |_| SHORT, poor);
+}
+
+#[test]
+fn an_uncached_prompt_starts_in_time() {
+    let liked = |_| Load { prefix: Some(1), ..SHORT };
+    check_wait(Box::new(PrefixAware::new(LONG_AGEING)), LONG_AGEING, liked, SHORT);
+}
+
+#[test]
+fn a_prompt_of_another_bucket_starts_in_time() {
+    let poor = Load { num_prompt_tokens: 200, ..SHORT };
+    check_wait(Box::new(LengthBucket::new(LONG_AGEING)), LONG_AGEING, |_| SHORT, poor);
+}
+
+#[test]
+fn a_small_tenant_starts_in_time() {
+    let poor = Load { tenant: 9, ..SHORT };
+    check_wait(Box::new(Fair::default()), Duration::ZERO, |_| Load { tenant: 1, ..SHORT }, poor);
+    // Names cost nothing: a crowd of tenants with a request each is no better than one tenant.
+    let poor = Load { tenant: u64::MAX, ..SHORT };
+    check_wait(Box::new(Fair::default()), Duration::ZERO, |seed| Load { tenant: seed, ..SHORT }, poor);
+}
+
+#[test]
+fn without_ageing_the_worst_priority_waits_while_better_ones_come() {
+    let mut bench = bench(2, 64, Box::new(Priority::strict()));
+    for seed in 0..4 {
+        add(&mut bench, SHORT, seed);
+    }
+    let poor = add(&mut bench, Load { priority: 1, ..SHORT }, 4);
+    for seed in 5..3000 {
+        add(&mut bench, SHORT, seed);
+        bench.step();
+    }
+    assert_eq!(bench.scheduler().seq(poor).map(|seq| seq.served_tokens()), Some(0));
+}
+
+/// Two tenants that always wait get the same service, though one has four times as much to ask for, and one whose
+/// prompts are cached gets more of them.
+#[test]
+fn fair_shares_the_device() {
+    let num_ended = |prefix: Option<u64>| {
+        let mut bench = bench(4, 64, Box::new(Fair::default()));
+        let loads = [
+            Load { num_prompt_tokens: 40, ..SHORT },
+            Load { num_prompt_tokens: 40, tenant: 1, prefix, ..SHORT },
+        ];
+        let (mut of_tenant, mut num_ended) = (Vec::new(), [0, 0]);
+        while bench.num_steps() < 2000 {
+            for (tenant, load) in loads.into_iter().enumerate() {
+                while of_tenant.iter().filter(|of| **of == tenant).count()
+                    < num_ended[tenant] + [40, 10][tenant]
+                {
+                    let seq = add(&mut bench, load, of_tenant.len() as u64);
+                    assert_eq!(seq.0, of_tenant.len() as u64);
+                    of_tenant.push(tenant);
+                }
+            }
+            bench.step();
+            let ended_of = |tenant| {
+                bench.ended().iter().filter(|ended| of_tenant[ended.sequence.id.0 as usize] == tenant).count()
+            };
+            num_ended = [ended_of(0), ended_of(1)];
+        }
+        num_ended.map(|num_ended| num_ended as f64)
+    };
+    let [many, few] = num_ended(None);
+    assert!((many / few - 1.0).abs() < 0.1, "{many} and {few}");
+    let [many, few] = num_ended(Some(1));
+    assert!(few > 1.05 * many, "{many} and {few} with cached beginnings");
+}
+
+#[test]
+fn in_guaranteed_mode_nobody_gives_way() {
+    let policies = PolicyRegistry::default();
+    let mut num_preemptions = 0;
+    for name in policies.names() {
+        for mode in [CapacityMode::MaxUtilization, CapacityMode::Guaranteed] {
+            let mut cache = KvCacheConfig::new(24, 16);
+            cache.watermark = 0.0;
+            let scheduler = SchedulerConfig { capacity_mode: mode, ..SchedulerConfig::new(300) };
+            let config = SimulationConfig { scheduler, cache, max_open_steps: 2 };
+            let mut bench = Simulation::new(config, policies.build(name).unwrap());
+            let mut rng = Rng::new(7);
+            for seed in 0..60 {
+                let load = Load {
+                    num_prompt_tokens: rng.range(20..100),
+                    num_output_tokens: rng.range(1..150),
+                    prefix: rng.choose(&[None, Some(1)]),
+                    ..SHORT
+                };
+                add(&mut bench, load, seed);
+                bench.step();
+            }
+            bench.run(20_000);
+            let given_way = bench.scheduler().stats().num_preemptions;
+            match mode {
+                CapacityMode::Guaranteed => assert_eq!(given_way, 0, "{name}"),
+                _ => num_preemptions += given_way,
+            }
+        }
+    }
+    assert!(num_preemptions > 20, "the load is more than the pool holds: {num_preemptions}");
+}
+
+#[test]
+fn no_more_prompts_are_computed_in_part_than_allowed() {
+    for (limit, expected) in [(None, 3), (Some(2), 2), (Some(1), 1)] {
+        let mut cache = KvCacheConfig::new(512, 16);
+        cache.watermark = 0.0;
+        let scheduler = SchedulerConfig {
+            max_num_batched_tokens: 300,
+            max_prefill_chunk: Some(100),
+            max_num_partial_prefills: limit,
+            ..SchedulerConfig::new(4096)
+        };
+        let config = SimulationConfig { scheduler, cache, max_open_steps: 1 };
+        let mut bench = Simulation::new(config, Box::new(Fcfs));
+        for seed in 0..6 {
+            add(&mut bench, Load { num_prompt_tokens: 950, ..SHORT }, seed);
+        }
+        let mut most = 0;
+        while bench.scheduler().has_unfinished() {
+            let Some(plan) = bench.step() else { continue };
+            let partial = plan.rows.iter().filter(|row| !row.samples);
+            most = most.max(partial.count());
+        }
+        assert_eq!(most, expected, "limit {limit:?}");
+        assert_eq!(bench.ended().len(), 6);
+    }
+}
