@@ -2,6 +2,8 @@
 
 #![allow(missing_docs)] // of what `criterion_group` makes
 
+use std::time::{Duration, Instant};
+
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use quire_kvcache::{KvCacheConfig, KvCacheManager};
 use quire_scheduler::{Fcfs, NewSequence, Scheduler, SchedulerConfig, SequenceResult, StepPlan, Time};
@@ -33,16 +35,31 @@ fn commit(scheduler: &mut Scheduler, plan: &StepPlan) {
     scheduler.commit(plan.step, &result.collect::<Vec<_>>()).expect("results belong to the step");
 }
 
+/// Steps of one scheduler, before its sequences outgrow the pool.
+const STEPS_PER_ROUND: u64 = 2_000;
+
+/// The time of `num_steps` steps, without that of making schedulers.
+fn time_steps(num_waiting: u32, num_steps: u64) -> Duration {
+    let mut total = Duration::ZERO;
+    for round in (0..num_steps).step_by(STEPS_PER_ROUND as usize) {
+        let mut scheduler = busy(num_waiting);
+        let start = Instant::now();
+        for _ in round..num_steps.min(round + STEPS_PER_ROUND) {
+            let plan = scheduler.schedule(Time::ZERO).expect("no bug").expect("work");
+            assert_eq!(plan.rows.len(), NUM_RUNNING as usize);
+            commit(&mut scheduler, &plan);
+        }
+        total += start.elapsed();
+    }
+    total
+}
+
 fn step(c: &mut Criterion) {
     let mut group = c.benchmark_group("schedule and commit, 256 decodes");
+    group.sample_size(10);
     for num_waiting in [0, 1_000, 100_000] {
-        let mut scheduler = busy(num_waiting);
         group.bench_function(BenchmarkId::new("waiting", num_waiting), |b| {
-            b.iter(|| {
-                let plan = scheduler.schedule(Time::ZERO).expect("no bug").expect("work");
-                assert_eq!(plan.rows.len(), NUM_RUNNING as usize);
-                commit(&mut scheduler, &plan);
-            });
+            b.iter_custom(|num_steps| time_steps(num_waiting, num_steps));
         });
     }
 }

@@ -37,7 +37,7 @@ pub enum WaitReason {
 
 impl Scheduler {
     /// Why a sequence does not run, derived when asked; `None` for one that is not known (any more). Nothing is kept
-    /// for those behind a head. O(log n), and O(`place`) for a place in the middle of a queue.
+    /// for those behind a head. O(log n).
     pub fn explain(&self, seq: SeqId, now: Time) -> Option<Explanation> {
         let seq = self.state.sequences.get(seq)?;
         let refused = seq.refusal.map(WaitReason::Refused);

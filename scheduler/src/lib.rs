@@ -91,6 +91,7 @@ mod explain;
 mod fork;
 mod ids;
 mod observer;
+mod order;
 mod plan;
 mod policies;
 mod policy;

@@ -5,16 +5,15 @@ use std::collections::{BTreeMap, BTreeSet};
 use quire_kvcache::KvCacheManager;
 
 use crate::ids::{ClassId, SeqId};
-use crate::policy::Rank;
+use crate::order::{Key, Nodes, OrderedSet};
 use crate::sequence::{Sequence, SequenceView};
 use crate::slots::Sequences;
 
-type Key = (Rank, SeqId);
-
-/// Ordered queues: insertion, removal and the best head of all classes are O(log n).
+/// Ordered queues: insertion, removal, a place in a queue and the best head of all classes are O(log n).
 #[derive(Debug, Default)]
 pub(crate) struct Waiting {
-    classes: BTreeMap<ClassId, BTreeSet<Key>>,
+    nodes: Nodes,
+    classes: BTreeMap<ClassId, OrderedSet>,
     /// The first of each class.
     heads: BTreeSet<(Key, ClassId)>,
     len: usize,
@@ -26,46 +25,46 @@ impl Waiting {
     }
 
     pub(crate) fn insert(&mut self, seq: &Sequence) {
-        let key = (seq.rank, seq.id);
-        let inserted = self.edit(seq.class, |queue| queue.insert(key));
-        assert!(inserted, "a sequence waits in one place");
+        let queue = self.classes.entry(seq.class).or_insert(OrderedSet::EMPTY);
+        let before = queue.first();
+        queue.insert(&mut self.nodes, (seq.rank, seq.id));
+        let after = queue.first();
+        self.move_head(seq.class, before, after);
         self.len += 1;
     }
 
     pub(crate) fn remove(&mut self, seq: &Sequence) {
-        let key = (seq.rank, seq.id);
-        let removed = self.edit(seq.class, |queue| queue.remove(&key));
+        let queue = self.classes.get_mut(&seq.class).expect("a waiting sequence has a queue");
+        let before = queue.first();
+        let removed = queue.remove(&mut self.nodes, (seq.rank, seq.id));
         assert!(removed, "a waiting sequence is in its queue");
+        let after = queue.first();
+        if after.is_none() {
+            self.classes.remove(&seq.class);
+        }
+        self.move_head(seq.class, before, after);
         self.len -= 1;
     }
 
     pub(crate) fn head(&self, class: ClassId) -> Option<SeqId> {
-        self.classes.get(&class)?.first().map(|(_, seq)| *seq)
+        self.classes.get(&class)?.first().map(|(_, seq)| seq)
     }
 
     /// How many of its class come before a sequence.
     pub(crate) fn place(&self, seq: &Sequence) -> usize {
-        let before = |queue: &BTreeSet<Key>| queue.range(..(seq.rank, seq.id)).count();
-        self.classes.get(&seq.class).map_or(0, before)
+        self.classes.get(&seq.class).map_or(0, |queue| queue.place(&self.nodes, (seq.rank, seq.id)))
     }
 
-    pub(crate) fn of_class(&self, class: ClassId) -> impl Iterator<Item = SeqId> + '_ {
-        self.classes.get(&class).into_iter().flatten().map(|(_, seq)| *seq)
+    pub(crate) fn of_class(&self, class: ClassId) -> impl Iterator<Item = SeqId> + use<> {
+        let keys = self.classes.get(&class).map_or(Vec::new(), |queue| queue.keys(&self.nodes));
+        keys.into_iter().map(|(_, seq)| seq)
     }
 
-    fn edit(&mut self, class: ClassId, change: impl FnOnce(&mut BTreeSet<Key>) -> bool) -> bool {
-        let queue = self.classes.entry(class).or_default();
-        let before = queue.first().copied();
-        let changed = change(queue);
-        let after = queue.first().copied();
-        if queue.is_empty() {
-            self.classes.remove(&class);
-        }
+    fn move_head(&mut self, class: ClassId, before: Option<Key>, after: Option<Key>) {
         if before != after {
             before.map(|key| self.heads.remove(&(key, class)));
             after.map(|key| self.heads.insert((key, class)));
         }
-        changed
     }
 }
 
