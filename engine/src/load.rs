@@ -100,7 +100,13 @@ impl<'a> EngineBuilder<'a> {
         let path = self.options.model_path().cloned().ok_or(ConfigError::NoModel)?;
         let checkpoint = Checkpoint::open(&path, &self.options.load_options()?)?;
         let facts = ModelFacts { max_model_len: checkpoint.config().max_position_embeddings };
-        let config = EngineConfig::resolve(self.options, facts)?;
+        let options = match self.pool_default {
+            PoolDefault::Sequences => self.options,
+            PoolDefault::Utilization => {
+                self.options.or(EngineOptions::of_device(self.kernels.device().info().total_bytes))
+            }
+        };
+        let config = EngineConfig::resolve(options, facts)?;
         check_max_logprobs(&config, checkpoint.config().vocab_size)?;
         check_generation(&config, &checkpoint)?;
         let texts = GivenTexts::read(&config)?;

@@ -1,5 +1,6 @@
 //! The configuration: given in pieces, resolved once, immutable from then on.
 
+mod device;
 mod error;
 mod options;
 mod resolve;

@@ -63,6 +63,11 @@ macro_rules! settings {
                 Self { $($name: self.$name.or(others.$name),)* }
             }
 
+            /// These options, as if `source` had given them.
+            pub(super) fn with_source(self, source: Source) -> Self {
+                Self { $($name: self.$name.map(|setting| Setting { source, ..setting }),)* }
+            }
+
             /// What was given, with the defaults that depend on nothing.
             pub(super) fn with_defaults(self) -> EngineConfig {
                 let Self { $($name,)* } = self;

@@ -141,7 +141,7 @@ impl EngineConfig {
 
     /// Where nobody set the budget, it must at least be one that works.
     fn resolve_token_budget(&mut self) {
-        if self.sources.max_num_batched_tokens != Source::Default {
+        if !matches!(self.sources.max_num_batched_tokens, Source::Default | Source::Device) {
             return;
         }
         let least = match self.enable_chunked_prefill {

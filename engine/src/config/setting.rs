@@ -29,6 +29,8 @@ pub enum Source {
     Caller,
     /// It was fitted to the memory there is.
     Memory,
+    /// The kind of device decided.
+    Device,
 }
 
 impl fmt::Display for Source {
@@ -41,6 +43,7 @@ impl fmt::Display for Source {
             Self::Model => "model",
             Self::Caller => "caller",
             Self::Memory => "memory",
+            Self::Device => "device",
         })
     }
 }
