@@ -12,13 +12,13 @@ use crate::linear::CudaLinear;
 use crate::norm::CudaNorm;
 use crate::rope::CudaRope;
 use crate::sampling::CudaSampling;
-use crate::{CudaConfig, Error};
+use crate::{CudaConfig, Error, KernelTuning};
 
 /// The backend on the device that `config` names.
-pub(crate) fn kernels(config: CudaConfig) -> Result<Kernels, Error> {
+pub(crate) fn kernels(config: CudaConfig, tuning: Option<&KernelTuning>) -> Result<Kernels, Error> {
     let device = CudaDevice::open(config)?;
     Ok(Kernels::new(KernelParts {
-        linear: Arc::new(CudaLinear::new(device.clone())?),
+        linear: Arc::new(CudaLinear::new(device.clone(), tuning)?),
         norm: Arc::new(CudaNorm::new(device.clone())?),
         rope: Arc::new(CudaRope::new(device.clone())?),
         activation: Arc::new(CudaActivation::new(device.clone())?),

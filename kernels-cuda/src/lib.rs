@@ -117,6 +117,9 @@ mod trampoline;
 #[cfg(feature = "cuda")]
 mod transfer;
 #[cfg(feature = "cuda")]
+mod tune;
+mod tuning;
+#[cfg(feature = "cuda")]
 mod upload;
 
 use quire_kernels::{DType, Kernels};
@@ -124,6 +127,7 @@ use quire_kernels::{DType, Kernels};
 pub use error::Error;
 #[cfg(feature = "cuda")]
 pub use status::DriverError;
+pub use tuning::{KernelTuning, ProductShape, TunedProduct, TuningError};
 
 /// Whether this program holds CUDA kernels at all.
 pub const IS_BUILT: bool = cfg!(feature = "cuda");
@@ -151,17 +155,72 @@ impl Default for CudaConfig {
 /// # Errors
 ///
 /// [`Error::NotBuilt`] in a program without the feature `cuda`; otherwise what the machine lacks.
-#[cfg(feature = "cuda")]
 pub fn kernels(config: CudaConfig) -> Result<Kernels, Error> {
-    assemble::kernels(config)
+    backend::kernels(config, None)
 }
 
-/// The kernels of a CUDA device.
+/// The kernels of a CUDA device, with algorithms that were measured there. A tuning of another device or another version
+/// of cuBLASLt is ignored with a warning, as is any where results may not depend on the library's choices
+/// ([`CudaConfig::deterministic`]).
 ///
 /// # Errors
 ///
-/// [`Error::NotBuilt`] in a program without the feature `cuda`; otherwise what the machine lacks.
+/// As [`kernels`].
+pub fn tuned_kernels(config: CudaConfig, tuning: &KernelTuning) -> Result<Kernels, Error> {
+    backend::kernels(config, Some(tuning))
+}
+
+/// How thoroughly algorithms are looked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TuneOptions {
+    /// Answers of the library that are tried.
+    pub max_candidates: usize,
+    /// Measurements of each, of which the median counts.
+    pub num_rounds: usize,
+}
+
+impl Default for TuneOptions {
+    fn default() -> Self {
+        Self { max_candidates: 16, num_rounds: 5 }
+    }
+}
+
+/// Measures what cuBLASLt offers for each product, and keeps what is faster than its first answer by more than 2 %. `tell`
+/// is called after each. Takes the device's memory and minutes: for a program of its own, not for one that serves.
+///
+/// # Errors
+///
+/// As [`kernels`]; [`Error::NoLibrary`] where there is no cuBLASLt.
+pub fn tune(
+    config: CudaConfig,
+    products: &[ProductShape],
+    options: TuneOptions,
+    tell: &mut dyn FnMut(&ProductShape, Option<&TunedProduct>),
+) -> Result<KernelTuning, Error> {
+    backend::tune(config, products, options, tell)
+}
+
+#[cfg(feature = "cuda")]
+mod backend {
+    pub(super) use crate::assemble::kernels;
+    pub(super) use crate::tune::tune;
+}
+
+/// What a program without the backend has in its place.
 #[cfg(not(feature = "cuda"))]
-pub fn kernels(config: CudaConfig) -> Result<Kernels, Error> {
-    Err(Error::NotBuilt { ordinal: config.ordinal })
+mod backend {
+    use super::{CudaConfig, Error, KernelTuning, Kernels, ProductShape, TuneOptions, TunedProduct};
+
+    pub(super) fn kernels(config: CudaConfig, _: Option<&KernelTuning>) -> Result<Kernels, Error> {
+        Err(Error::NotBuilt { ordinal: config.ordinal })
+    }
+
+    pub(super) fn tune(
+        config: CudaConfig,
+        _: &[ProductShape],
+        _: TuneOptions,
+        _: &mut dyn FnMut(&ProductShape, Option<&TunedProduct>),
+    ) -> Result<KernelTuning, Error> {
+        Err(Error::NotBuilt { ordinal: config.ordinal })
+    }
 }

@@ -17,6 +17,7 @@
 mod format;
 mod kernel_set;
 mod layer;
+mod library;
 mod pack;
 mod params;
 mod plan;
@@ -33,14 +34,15 @@ use quire_kernels::{
 use self::format::Format;
 use self::kernel_set::KernelSet;
 use self::layer::PackedLinear;
+use self::library::Library;
 use self::params::{Convert, count};
 use self::plan::{MAX_FEW_TOKENS, Machine, SLAB_BYTES};
 use self::segment::COLUMN_ALIGN;
-use crate::Error;
 use crate::cublaslt::{CublasLt, WORKSPACE_BYTES};
 use crate::device::CudaDevice;
 use crate::launch::{Grid, launch};
 use crate::memory::address;
+use crate::{Error, KernelTuning};
 
 /// What all layers of a device share.
 struct Shared {
@@ -49,7 +51,9 @@ struct Shared {
     kernels: KernelSet,
     /// None where it cannot be loaded, or where results may not depend on its choices.
     library: Option<CublasLt>,
-    /// Why there is none.
+    /// What serves many tokens.
+    many_kernel: String,
+    /// Why that.
     reason: String,
 }
 
@@ -64,45 +68,20 @@ impl CudaLinear {
     /// # Errors
     ///
     /// Those of [`CudaDevice::kernel`]. A missing cuBLASLt is a warning: own kernels serve, slower.
-    pub(crate) fn new(device: Arc<CudaDevice>) -> Result<Self, Error> {
+    pub(crate) fn new(device: Arc<CudaDevice>, tuning: Option<&KernelTuning>) -> Result<Self, Error> {
         device.set_current()?;
         let kernels = KernelSet::load(&device)?;
-        let (library, reason) = if device.is_deterministic() {
-            (None, "--deterministic: one order of each sum".to_owned())
-        } else {
-            open_library()
-        };
+        let Library { library, name, reason } = Library::open(&device, tuning);
         let machine =
             Machine { num_sms: device.num_sms() as usize, shared_bytes: device.max_shared_bytes() as usize };
-        Ok(Self { shared: Arc::new(Shared { device, machine, kernels, library, reason }) })
-    }
-}
-
-fn open_library() -> (Option<CublasLt>, String) {
-    match CublasLt::open() {
-        Ok(library) => (Some(library), "memory-bound below, the library's kernels above".to_owned()),
-        Err(error) => {
-            tracing::warn!(
-                target: "quire::kernels",
-                "[dispatch] products of many tokens fall back to own kernels, a third of the speed: {error}"
-            );
-            (None, format!("fallback: {error}"))
-        }
+        Ok(Self { shared: Arc::new(Shared { device, machine, kernels, library, many_kernel: name, reason }) })
     }
 }
 
 impl Shared {
-    /// What serves many tokens.
-    fn many_kernel(&self) -> String {
-        match &self.library {
-            Some(library) => format!("cublaslt-{}", library.version()),
-            None => "mma-m16n8k16 (linear_many)".to_owned(),
-        }
-    }
-
     /// The kernels of a weight dtype, in words.
     fn kernel_name(&self, dtype: DType) -> String {
-        let many = self.many_kernel();
+        let many = &self.many_kernel;
         match Format::of(dtype) {
             _ if !dtype.is_quantized() => {
                 format!("{} mma-m16n8k16 for few tokens, {many}", self.device.activation_dtype())
