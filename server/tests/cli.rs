@@ -292,6 +292,18 @@ fn what_is_not_there_says_so() {
 }
 
 #[test]
+fn what_does_not_show_is_said() {
+    let tiny = Tiny::new();
+    let warned = tiny.run("generate", &["--input", &tiny.input("\n")]).ok();
+    assert!(warned.stdout.is_empty() && warned.stderr.contains("holds no request"), "{}", warned.stderr);
+    let flags = ["--prompt", "a", "--max-tokens", "1", "--logprobs", "1"];
+    let unseen = tiny.run("generate", &flags).ok().stderr;
+    assert!(unseen.contains("--output-format json shows them"), "{unseen}");
+    let seen = tiny.run("generate", &[&flags[..], &["--output-format", "json"]].concat()).ok().stderr;
+    assert!(!seen.contains("--output-format"), "{seen}");
+}
+
+#[test]
 fn an_empty_prompt_is_refused() {
     Tiny::new().run("generate", &["--prompt", ""]).refused(&["the prompt is empty"]);
 }

@@ -31,22 +31,50 @@ impl Throughput {
         if elapsed < INTERVAL {
             return;
         }
-        let per_second = |count: u64| count as f64 / elapsed.as_secs_f64();
-        let idle_us = stats.device_idle_us - before.device_idle_us;
-        let percent = |part: u64, whole: u64| 100.0 * part as f64 / whole.max(1) as f64;
-        tracing::info!(
-            target: "quire::engine",
-            "throughput: prompt {:.1} tokens/s, generation {:.1} tokens/s; running {}, waiting {}; KV cache usage \
-             {:.1} %, prefix cache hit rate {:.1} %; {:.2} ms a step, device idle {:.1} %",
-            per_second(stats.num_prompt_tokens - before.num_prompt_tokens),
-            per_second(stats.num_generation_tokens - before.num_generation_tokens),
-            stats.num_running,
-            stats.num_waiting,
-            100.0 * stats.kv_cache_usage(),
-            percent(stats.num_prefix_hit_tokens, stats.num_prefix_query_tokens),
-            elapsed.as_secs_f64() * 1e3 / (stats.num_steps - before.num_steps).max(1) as f64,
-            percent(idle_us, idle_us + stats.device_time_us - before.device_time_us),
-        );
+        tracing::info!(target: "quire::engine", "{}", line(before, stats, elapsed));
         self.begin = Some((now, stats.clone()));
+    }
+}
+
+/// What was done between two readings of the counters.
+fn line(before: &EngineStats, stats: &EngineStats, elapsed: Duration) -> String {
+    let per_second = |count: u64| count as f64 / elapsed.as_secs_f64();
+    let percent = |part: u64, whole: u64| 100.0 * part as f64 / whole.max(1) as f64;
+    let mut line = format!(
+        "throughput: prompt {:.1} tokens/s, generation {:.1} tokens/s; running {}, waiting {}; KV cache usage {:.1} %, \
+         prefix cache hit rate {:.1} %; {:.2} ms a step",
+        per_second(stats.num_prompt_tokens - before.num_prompt_tokens),
+        per_second(stats.num_generation_tokens - before.num_generation_tokens),
+        stats.num_running,
+        stats.num_waiting,
+        100.0 * stats.kv_cache_usage(),
+        percent(stats.num_prefix_hit_tokens, stats.num_prefix_query_tokens),
+        elapsed.as_secs_f64() * 1e3 / (stats.num_steps - before.num_steps).max(1) as f64,
+    );
+    let (busy, idle) =
+        (stats.device_time_us - before.device_time_us, stats.device_idle_us - before.device_idle_us);
+    // A device without a clock of its own says nothing of either.
+    if busy > 0 {
+        line += &format!(", device idle {:.1} %", percent(idle, idle + busy));
+    }
+    line
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_device_with_a_clock_is_said_to_be_idle() {
+        let before = EngineStats::default();
+        let mut stats = EngineStats { num_steps: 4, num_generation_tokens: 20, ..EngineStats::default() };
+        let second = Duration::from_secs(1);
+        let without = line(&before, &stats, second);
+        assert!(
+            without.contains("generation 20.0 tokens/s") && without.ends_with("250.00 ms a step"),
+            "{without}"
+        );
+        (stats.device_time_us, stats.device_idle_us) = (900, 100);
+        assert!(line(&before, &stats, second).ends_with("device idle 10.0 %"));
     }
 }

@@ -48,18 +48,35 @@ pub(crate) fn run(context: &Context<'_>, args: &GenerateArgs) -> Result<()> {
     let input = args.input.as_deref().map(|path| read_input(path, &defaults, &limits)).transpose()?;
     let engine = args.model.start(context, args.sampling.seed())?;
     let defaults = args.sampling.over(&engine.model().default_params)?;
+    args.warn_of_unseen(&defaults);
     super::model::runtime()?.block_on(async {
         match input {
             Some(input) => {
                 let requests = Batch { engine: &*engine, defaults }.check(input).await?;
-                run_all(&*engine, requests, args.output_format.unwrap_or(OutputFormat::Json)).await
+                run_all(&*engine, requests, args.output_format()).await
             }
             None => {
                 let request = Request::new(args.prompt.clone().unwrap_or_default(), defaults);
-                run_one(&*engine, request, args.output_format.unwrap_or(OutputFormat::Text)).await
+                run_one(&*engine, request, args.output_format()).await
             }
         }
     })
+}
+
+impl GenerateArgs {
+    fn output_format(&self) -> OutputFormat {
+        let usual = if self.input.is_some() { OutputFormat::Json } else { OutputFormat::Text };
+        self.output_format.unwrap_or(usual)
+    }
+
+    /// Says what was asked for and does not show in the text alone.
+    fn warn_of_unseen(&self, params: &SamplingParams) {
+        let has_logprobs = params.logprobs.is_some() || params.prompt_logprobs.is_some();
+        if has_logprobs && self.output_format() == OutputFormat::Text {
+            let how = "--output-format json shows them";
+            tracing::warn!(target: "quire::server", "log-probabilities have no place in text: {how}");
+        }
+    }
 }
 
 /// The lines of the file. Bad ones among good ones wait for what the model says of the others: one list has them all.
@@ -71,6 +88,9 @@ fn read_input(path: &Path, defaults: &SamplingParams, limits: &ParamLimits) -> R
         Box::new(BufReader::new(open(path).map_err(|source| Error::Read { path: path.to_owned(), source })?))
     };
     let input = input::read(&name, reader, defaults, limits);
+    if input.is_empty() {
+        tracing::warn!(target: "quire::server", "{name} holds no request");
+    }
     if input.is_hopeless() { Err(input.refused().into()) } else { Ok(input) }
 }
 

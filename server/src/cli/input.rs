@@ -37,6 +37,11 @@ pub(crate) struct Input {
 }
 
 impl Input {
+    /// Whether the file holds nothing at all.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.lines.is_empty() && self.bad.is_empty()
+    }
+
     /// Whether no line is left that the model could be asked about.
     pub(crate) fn is_hopeless(&self) -> bool {
         self.lines.is_empty() && !self.bad.is_empty()
