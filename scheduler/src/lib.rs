@@ -86,6 +86,8 @@
 mod builder;
 mod commit;
 mod config;
+pub mod cost;
+mod digest;
 mod error;
 mod explain;
 mod fork;
@@ -101,13 +103,16 @@ mod result;
 mod running;
 mod scheduler;
 mod sequence;
+pub mod simulate;
 mod slots;
 mod state;
 mod stats;
 pub mod testing;
+pub mod trace;
 
 pub use builder::StepBuilder;
 pub use config::{CapacityMode, SchedulerConfig};
+pub use digest::PlanDigest;
 pub use error::{AddError, CommitError, ConfigError, Error, ForkError, Result, ScheduleError, UnknownPolicy};
 pub use explain::{Explanation, WaitReason};
 pub use ids::{ClassId, Epoch, SeqId, TenantId, Time};

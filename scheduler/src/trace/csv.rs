@@ -1,0 +1,99 @@
+//! Comma-separated values under a header.
+
+use super::row::{ARRIVAL_S, Builder, OUTPUT_TOKENS, PROMPT_TOKENS, Row};
+use super::{Trace, TraceError};
+
+struct Fields<'a> {
+    line: usize,
+    header: &'a [String],
+    values: Vec<String>,
+}
+
+impl Row for Fields<'_> {
+    fn line(&self) -> usize {
+        self.line
+    }
+
+    fn get(&self, column: &'static str) -> Option<String> {
+        let place = self.header.iter().position(|name| name == column)?;
+        self.values.get(place).filter(|value| !value.is_empty()).cloned()
+    }
+}
+
+pub(super) fn parse(text: &str) -> Result<Trace, TraceError> {
+    let mut lines = text.trim_start_matches('\u{feff}').lines().enumerate();
+    let mut lines = lines.by_ref().filter(|(_, line)| !line.trim().is_empty());
+    let Some((index, header)) = lines.next() else { return Err(TraceError::Empty) };
+    let header = split(header, index + 1)?;
+    for column in [ARRIVAL_S, PROMPT_TOKENS, OUTPUT_TOKENS] {
+        if !header.iter().any(|name| name == column) {
+            return Err(TraceError::MissingColumn { column, found: header.join(", ") });
+        }
+    }
+    let mut builder = Builder::default();
+    for (index, line) in lines {
+        let line_number = index + 1;
+        let row = Fields { line: line_number, header: &header, values: split(line, line_number)? };
+        if row.get(ARRIVAL_S).is_none() {
+            return Err(TraceError::MissingValue { line: line_number, column: ARRIVAL_S });
+        }
+        builder.push(&row)?;
+    }
+    builder.finish()
+}
+
+/// The fields of a line, without the blanks and quotes around them. A quote inside quotes is doubled (RFC 4180).
+fn split(line: &str, number: usize) -> Result<Vec<String>, TraceError> {
+    let (mut fields, mut field, mut is_quoted) = (Vec::new(), String::new(), false);
+    let mut chars = line.chars().peekable();
+    while let Some(char) = chars.next() {
+        match char {
+            '"' if is_quoted && chars.next_if_eq(&'"').is_some() => field.push('"'),
+            '"' => is_quoted = !is_quoted,
+            ',' if !is_quoted => fields.push(std::mem::take(&mut field).trim().to_owned()),
+            char => field.push(char),
+        }
+    }
+    if is_quoted {
+        return Err(TraceError::OpenQuote { line: number });
+    }
+    fields.push(field.trim().to_owned());
+    Ok(fields)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(text: &str, message: &str) {
+        let error = parse(text).unwrap_err().to_string();
+        assert!(error.contains(message), "{error}");
+    }
+
+    #[test]
+    fn columns_are_found_by_name_and_rows_ordered_by_arrival() {
+        let trace =
+            parse("note,output_tokens,arrival_s,prompt_tokens\n\"a, \"\"b\"\"\",7,2.5,100\n\nx,8,1.5,200\n")
+                .unwrap();
+        let rows: Vec<_> =
+            trace.requests.iter().map(|r| (r.arrival, r.prompt_tokens, r.output_tokens)).collect();
+        assert_eq!(rows, [(1.5, 200, 8), (2.5, 100, 7)]);
+    }
+
+    #[test]
+    fn refusals_name_line_and_column() {
+        check("", "no requests");
+        check("arrival_s,prompt_tokens,output_tokens\n", "no requests");
+        check(
+            "arrival_s,prompt\n1,2\n",
+            "the header has no column `prompt_tokens`, found are: arrival_s, prompt",
+        );
+        let header = "arrival_s,prompt_tokens,output_tokens\n";
+        check(&format!("{header}1,2\n"), "line 2: no `output_tokens`");
+        check(&format!("{header}1,2,3\n,2,3\n"), "line 3: no `arrival_s`");
+        check(&format!("{header}1,2,3\nsoon,2,3\n"), "line 3, column `arrival_s`: `soon`");
+        check(&format!("{header}1,2.5,3\n"), "column `prompt_tokens`: `2.5`, expected a whole number");
+        check(&format!("{header}1,\"2,3\n"), "line 2: a quoted field does not end");
+    }
+}

@@ -1,0 +1,116 @@
+//! A line of a trace, whatever its form.
+
+use super::{Arrivals, Content, Trace, TraceError, TraceRequest};
+use crate::ids::TenantId;
+
+pub(super) const ARRIVAL_S: &str = "arrival_s";
+pub(super) const ARRIVAL_UNIT: &str = "arrival_unit";
+pub(super) const PROMPT_TOKENS: &str = "prompt_tokens";
+pub(super) const OUTPUT_TOKENS: &str = "output_tokens";
+pub(super) const MAX_OUTPUT: &str = "max_tokens";
+pub(super) const TENANT: &str = "tenant";
+pub(super) const PREFIX: &str = "prefix";
+pub(super) const PREFIX_TOKENS: &str = "prefix_tokens";
+
+/// Longer requests are mistakes: two of them still add up.
+const MAX_TOKENS: u32 = 100_000_000;
+const COUNT: &str = "a whole number from 1 to 100000000";
+const MOMENT: &str = "a number of at least 0";
+
+/// Looks up the text of a column; `None` where it is absent or empty.
+pub(super) trait Row {
+    fn line(&self) -> usize;
+    fn get(&self, column: &'static str) -> Option<String>;
+
+    fn count(&self, column: &'static str) -> Result<Option<u32>, TraceError> {
+        let Some(given) = self.get(column) else { return Ok(None) };
+        match given.parse() {
+            Ok(count) if (1..=MAX_TOKENS).contains(&count) => Ok(Some(count)),
+            _ => Err(TraceError::Value { line: self.line(), column, given, expected: COUNT }),
+        }
+    }
+
+    fn moment(&self, column: &'static str) -> Result<Option<f64>, TraceError> {
+        let Some(given) = self.get(column) else { return Ok(None) };
+        match given.parse::<f64>() {
+            Ok(moment) if moment >= 0.0 && moment.is_finite() => Ok(Some(moment)),
+            _ => Err(TraceError::Value { line: self.line(), column, given, expected: MOMENT }),
+        }
+    }
+}
+
+/// Takes rows and makes a trace of them.
+#[derive(Default)]
+pub(super) struct Builder {
+    requests: Vec<TraceRequest>,
+    tenants: Names,
+    prefixes: Names,
+    /// The unit of the first row; `None` where it has no arrival.
+    arrivals: Option<Option<Arrivals>>,
+}
+
+/// Names by the order of their appearance.
+#[derive(Default)]
+struct Names {
+    names: Vec<String>,
+    places: std::collections::BTreeMap<String, usize>,
+}
+
+impl Names {
+    fn place(&mut self, name: String) -> usize {
+        let next = self.names.len();
+        *self.places.entry(name).or_insert_with_key(|name| {
+            self.names.push(name.clone());
+            next
+        })
+    }
+}
+
+impl Builder {
+    pub(super) fn push(&mut self, row: &impl Row) -> Result<(), TraceError> {
+        let needed = |column| {
+            let missing = TraceError::MissingValue { line: row.line(), column };
+            row.count(column).and_then(|count| count.ok_or(missing))
+        };
+        let (prompt_tokens, output_tokens) = (needed(PROMPT_TOKENS)?, needed(OUTPUT_TOKENS)?);
+        let arrival = self.arrival(row)?;
+        let tenant =
+            row.get(TENANT).map_or(TenantId::default(), |name| TenantId(self.tenants.place(name) as u64));
+        let num_tokens = row.count(PREFIX_TOKENS)?.unwrap_or(prompt_tokens).min(prompt_tokens);
+        let content = row.get(PREFIX).map_or(Content::Own, |name| {
+            let group = self.prefixes.place(name) as u32;
+            Content::Prefix { group, num_tokens }
+        });
+        let max_tokens = row.count(MAX_OUTPUT)?.map(|max_tokens| max_tokens.max(output_tokens));
+        let request = TraceRequest { arrival, prompt_tokens, output_tokens, max_tokens, tenant, content };
+        self.requests.push(request);
+        Ok(())
+    }
+
+    pub(super) fn finish(mut self) -> Result<Trace, TraceError> {
+        if self.requests.is_empty() {
+            return Err(TraceError::Empty);
+        }
+        self.requests.sort_by(|a, b| a.arrival.total_cmp(&b.arrival));
+        let arrivals = self.arrivals.flatten().unwrap_or(Arrivals::MeanGaps);
+        Ok(Trace { requests: self.requests, tenants: self.tenants.names, arrivals })
+    }
+
+    fn arrival(&mut self, row: &impl Row) -> Result<f64, TraceError> {
+        let (seconds, units) = (row.moment(ARRIVAL_S)?, row.moment(ARRIVAL_UNIT)?);
+        let (arrival, unit) = match (seconds, units) {
+            (Some(seconds), _) => (seconds, Some(Arrivals::Seconds)),
+            (None, Some(units)) => (units, Some(Arrivals::MeanGaps)),
+            (None, None) => (0.0, None),
+        };
+        let expected = *self.arrivals.get_or_insert(unit);
+        if unit == expected {
+            return Ok(arrival);
+        }
+        let column = match expected.or(unit) {
+            Some(Arrivals::MeanGaps) => ARRIVAL_UNIT,
+            _ => ARRIVAL_S,
+        };
+        Err(TraceError::MixedArrivals { line: row.line(), column })
+    }
+}
