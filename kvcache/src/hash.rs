@@ -17,6 +17,16 @@ pub struct CacheSalt(u128);
 impl CacheSalt {
     /// Nothing besides the tokens.
     pub const NONE: Self = Self(0);
+
+    /// Half of it, which tells salts apart as a hash's half tells blocks apart.
+    pub fn low_bits(self) -> u64 {
+        self.0 as u64
+    }
+
+    /// A salt of which only that half is known, as a recording keeps it.
+    pub fn from_low_bits(bits: u64) -> Self {
+        Self(u128::from(bits))
+    }
 }
 
 /// The name of a full block's content.
@@ -27,6 +37,12 @@ impl BlockHash {
     /// Half of the hash: enough to tell groups apart where a collision does no harm.
     pub fn low_bits(self) -> u64 {
         self.0 as u64
+    }
+
+    /// A hash of which only that half is known, as a recording keeps it: it stands for the whole one where no other
+    /// hash has the same half.
+    pub fn from_low_bits(bits: u64) -> Self {
+        Self(u128::from(bits))
     }
 }
 
@@ -53,6 +69,11 @@ impl BlockHashes {
     #[cfg(test)]
     pub(crate) fn forged(salt: CacheSalt, hashes: &[u128]) -> Self {
         Self { salt, hashes: hashes.iter().copied().map(BlockHash).collect() }
+    }
+
+    /// Adds the hash of the next block, known from elsewhere: a replay has no tokens to compute it from.
+    pub fn push(&mut self, hash: BlockHash) {
+        self.hashes.push(hash);
     }
 
     /// One hash a full block.
@@ -100,14 +121,15 @@ impl PrefixHasher {
         let done = hashes.hashes.len() * self.block_size as usize;
         let Some(rest) = tokens.get(done..) else { return };
         for block in rest.chunks_exact(self.block_size as usize) {
-            let parent = hashes.hashes.last().map_or(0, |hash| hash.0);
-            hashes.hashes.push(self.hash_block(parent, hashes.salt, block));
+            let hash = self.hash_block(hashes.hashes.last().copied(), hashes.salt, block);
+            hashes.hashes.push(hash);
         }
     }
 
-    fn hash_block(&self, parent: u128, salt: CacheSalt, tokens: &[u32]) -> BlockHash {
+    /// The hash of one full block after the block of hash `parent`.
+    pub fn hash_block(&self, parent: Option<BlockHash>, salt: CacheSalt, tokens: &[u32]) -> BlockHash {
         let mut hasher = self.hasher();
-        hasher.write(&parent.to_le_bytes());
+        hasher.write(&parent.map_or(0, |hash| hash.0).to_le_bytes());
         hasher.write(&salt.0.to_le_bytes());
         tokens.iter().for_each(|token| hasher.write(&token.to_le_bytes()));
         BlockHash(hasher.finish128().as_u128())

@@ -1,9 +1,11 @@
 //! The limits of a step.
 
+use serde::{Deserialize, Serialize};
+
 use crate::error::ConfigError;
 
 /// The limits the scheduler keeps, whatever the policy asks for.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct SchedulerConfig {
     /// Tokens that a step may compute, at least `max_num_seqs`, so that prompts move while all others decode.
     pub max_num_batched_tokens: u32,
@@ -23,7 +25,8 @@ pub struct SchedulerConfig {
 }
 
 /// When a sequence may start.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 #[non_exhaustive]
 pub enum CapacityMode {
     /// When there are blocks for all tokens it has now. More run at once; when they outgrow the pool, the last ranked

@@ -1,0 +1,176 @@
+//! The recorded calls, made again.
+
+use std::collections::VecDeque;
+
+use quire_kvcache::{BlockHash, BlockHashes, CacheSalt};
+
+use super::call::{Added, Call, Committed};
+use super::error::RecordingError;
+use super::file::Recording;
+use crate::digest::PlanDigest;
+use crate::ids::{SeqId, TenantId, Time};
+use crate::plan::StepPlan;
+use crate::policy::SchedulerPolicy;
+use crate::result::SequenceResult;
+use crate::scheduler::Scheduler;
+use crate::sequence::NewSequence;
+use crate::stats::SchedulerStats;
+
+/// A replay that came to the recorded decisions, all of them.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Replayed {
+    /// Steps planned.
+    pub num_steps: u64,
+    /// The digest of their plans, equal to the recorded one.
+    pub digest: PlanDigest,
+    /// The scheduler's numbers at the end.
+    pub stats: SchedulerStats,
+}
+
+impl Recording {
+    /// Makes the recorded calls again, on the real scheduler and block manager, and compares every decision.
+    ///
+    /// # Errors
+    /// [`RecordingError::Diverged`] at the first step that differs; [`RecordingError::NoBeginning`] where the ring has
+    /// overwritten the first calls.
+    pub fn replay(&self, policy: Box<dyn SchedulerPolicy>) -> Result<Replayed, RecordingError> {
+        self.replay_with(policy, |_, _| ())
+    }
+
+    /// As [`replay`](Self::replay), and shows every plan, with the scheduler as it is then.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn replay_with(
+        &self,
+        policy: Box<dyn SchedulerPolicy>,
+        mut see: impl FnMut(&StepPlan, &Scheduler),
+    ) -> Result<Replayed, RecordingError> {
+        if self.dropped_bytes() > 0 {
+            return Err(RecordingError::NoBeginning { dropped_bytes: self.dropped_bytes() });
+        }
+        let scheduler = self.scheduler(policy)?;
+        let mut replay = Replay { scheduler, open: VecDeque::new(), digest: PlanDigest::default(), step: 0 };
+        let mut calls = self.calls();
+        while let Some(call) = calls.next() {
+            let call = call?;
+            if matches!(call, Call::Base(_)) && calls.base().digest != replay.digest.0 {
+                return Err(RecordingError::Diverged { step: replay.step });
+            }
+            replay.make(call, &mut see)?;
+        }
+        if replay.digest.0 != self.header.digest {
+            return Err(RecordingError::Diverged { step: replay.step });
+        }
+        let (num_steps, digest) = (replay.step, replay.digest);
+        Ok(Replayed { num_steps, digest, stats: replay.scheduler.stats() })
+    }
+}
+
+struct Replay {
+    scheduler: Scheduler,
+    open: VecDeque<StepPlan>,
+    digest: PlanDigest,
+    /// The step planned last.
+    step: u64,
+}
+
+impl Replay {
+    fn make(
+        &mut self,
+        call: Call,
+        see: &mut impl FnMut(&StepPlan, &Scheduler),
+    ) -> Result<(), RecordingError> {
+        match call {
+            Call::Base(_) => {}
+            Call::Add(added) => self.add(&added)?,
+            Call::Schedule { now, planned } => {
+                let plan = self.scheduler.schedule(Time::from_nanos(now)).map_err(|e| self.refused(&e))?;
+                let has_plan = plan.is_some();
+                if let Some(plan) = plan {
+                    self.digest.add(&plan);
+                    self.step = plan.step.0;
+                    see(&plan, &self.scheduler);
+                    self.open.push_back(plan);
+                }
+                let check = planned.map_or(self.digest.0 as u16, |planned| planned.check);
+                if has_plan != planned.is_some() || check != self.digest.0 as u16 {
+                    return Err(RecordingError::Diverged { step: self.step + u64::from(!has_plan) });
+                }
+            }
+            Call::Commit(committed) => self.commit(&committed)?,
+            Call::Abort { seq } => drop(self.scheduler.abort(SeqId(seq))),
+            Call::Fork { parent, num_tokens, hashes } => {
+                let child =
+                    self.scheduler.fork(SeqId(parent), num_tokens).map_err(|error| self.refused(&error))?;
+                if let Some(seq) = self.scheduler.state.sequences.get_mut(child) {
+                    seq.hashes = block_hashes(seq.hashes.salt(), &hashes);
+                }
+            }
+            Call::ResetPrefixCache => self.scheduler.reset_prefix_cache(),
+            Call::FailOpenSteps => {
+                self.scheduler.fail_open_steps();
+                self.open.clear();
+            }
+        }
+        Ok(())
+    }
+
+    fn add(&mut self, added: &Added) -> Result<(), RecordingError> {
+        let fits = added.prompt_tokens < self.scheduler.effective_config().max_model_len;
+        if !fits {
+            return Err(self.refused(&format!("a prompt of {} tokens", added.prompt_tokens)));
+        }
+        let salt = CacheSalt::from_low_bits(added.salt);
+        let new = NewSequence {
+            // Which tokens they are does not matter: blocks are told apart by their names.
+            prompt: vec![0; added.prompt_tokens as usize],
+            max_output_tokens: added.max_output_tokens,
+            arrival: Time::from_nanos(added.arrival),
+            tenant: TenantId(added.tenant),
+            priority: added.priority,
+            salt,
+            hashes: Some(block_hashes(salt, &added.hashes)),
+        };
+        let seq = self.scheduler.add(new).map_err(|error| self.refused(&error))?;
+        if seq.0 == added.seq {
+            return Ok(());
+        }
+        Err(self.refused(&format!("sequence {} was {} when it was recorded", seq, added.seq)))
+    }
+
+    fn commit(&mut self, committed: &Committed) -> Result<(), RecordingError> {
+        let plan = self.open.pop_front().ok_or_else(|| self.refused(&"a commit without an open step"))?;
+        for &(seq, hash) in &committed.hashes {
+            if let Some(seq) = self.scheduler.state.sequences.get_mut(SeqId(seq)) {
+                seq.hashes.push(BlockHash::from_low_bits(hash));
+            }
+        }
+        let mut exceptions = committed.exceptions.iter().peekable();
+        let sampled = plan.rows.iter().filter(|row| row.samples);
+        let current = sampled.filter(|row| self.scheduler.is_current(row.seq, row.epoch));
+        let results = current.enumerate().map(|(place, row)| {
+            let unusual = exceptions.next_if(|exception| exception.place as usize == place);
+            let num_tokens = unusual.map_or(1, |unusual| unusual.num_tokens as usize);
+            let finish = unusual.and_then(|unusual| unusual.finish);
+            let tokens = TOKENS.get(..num_tokens).unwrap_or(&TOKENS);
+            SequenceResult { seq: row.seq, epoch: row.epoch, tokens, finish }
+        });
+        let results: Vec<_> = results.collect();
+        self.scheduler.commit(plan.step, &results).map_err(|error| self.refused(&error))?;
+        Ok(())
+    }
+
+    fn refused(&self, reason: &dyn std::fmt::Display) -> RecordingError {
+        RecordingError::Refused { step: self.step, reason: reason.to_string() }
+    }
+}
+
+/// More than a row ever brings.
+const TOKENS: [u32; 64] = [0; 64];
+
+fn block_hashes(salt: CacheSalt, names: &[u64]) -> BlockHashes {
+    let mut hashes = BlockHashes::new(salt);
+    names.iter().for_each(|&name| hashes.push(BlockHash::from_low_bits(name)));
+    hashes
+}

@@ -1,0 +1,217 @@
+//! The flight recorder and the replay of what it kept.
+
+use std::time::Duration;
+
+use quire_scheduler::cost::fit;
+use quire_scheduler::record::{RecordedScheduler, Recording, RecordingError};
+use quire_scheduler::simulate::{Setup, simulate};
+use quire_scheduler::testing::Rng;
+use quire_scheduler::{
+    Fcfs, FinishReason, KvCacheConfig, KvCacheManager, NewSequence, PolicyRegistry, Scheduler,
+    SchedulerConfig, SeqId, SequenceResult, StepPlan, Time,
+};
+
+/// A recorded scheduler under a load by chance: shared prefixes, forks, aborts, stops, run-ahead, a failure of the device.
+struct Load {
+    scheduler: RecordedScheduler,
+    rng: Rng,
+    /// Somebody comes in one step of so many.
+    one_in: u32,
+    now: u64,
+    open: Vec<StepPlan>,
+    alive: Vec<SeqId>,
+}
+
+impl Load {
+    fn new(policy: &str, seed: u64) -> Self {
+        let limits =
+            SchedulerConfig { max_num_seqs: 6, max_num_batched_tokens: 64, ..SchedulerConfig::new(200) };
+        let cache = KvCacheManager::new(KvCacheConfig::new(24, 8)).unwrap();
+        let policy = PolicyRegistry::default().build(policy).unwrap();
+        let scheduler = RecordedScheduler::new(Scheduler::new(limits, policy, cache).unwrap());
+        Self { scheduler, rng: Rng::new(seed), one_in: 3, now: 0, open: Vec::new(), alive: Vec::new() }
+    }
+
+    fn run(mut self, num_requests: u32) -> RecordedScheduler {
+        let mut num_left = num_requests;
+        while num_left > 0 || self.scheduler.has_unfinished() || !self.open.is_empty() {
+            self.now += u64::from(self.rng.range(1..2_000_000));
+            if num_left > 0 && self.rng.one_in(self.one_in) {
+                num_left -= 1;
+                self.add();
+            }
+            self.disturb();
+            let plan = self.scheduler.schedule(Time::from_nanos(self.now)).unwrap();
+            let is_idle = plan.is_none();
+            self.open.extend(plan);
+            if !self.open.is_empty() && (is_idle || self.open.len() > 1) {
+                self.commit();
+            }
+        }
+        self.scheduler
+    }
+
+    fn add(&mut self) {
+        let (group, len) = (self.rng.range(0..3), self.rng.range(1..120));
+        let prompt =
+            (0..len).map(|position| if position < 40 { group } else { self.rng.range(0..9) }).collect();
+        let mut new = NewSequence::new(prompt, self.rng.range(1..60), Time::from_nanos(self.now));
+        new.priority = self.rng.range(0..3) as i32 - 1;
+        new.tenant.0 = u64::from(group);
+        self.alive.extend(self.scheduler.add(new).ok());
+    }
+
+    fn disturb(&mut self) {
+        if self.rng.one_in(40) && !self.alive.is_empty() {
+            let seq = self.rng.choose(&self.alive);
+            self.scheduler.abort(seq);
+        }
+        if self.rng.one_in(20) && !self.alive.is_empty() {
+            let seq = self.rng.choose(&self.alive);
+            let num_tokens = self.scheduler.seq(seq).map_or(0, |seq| seq.num_tokens());
+            self.alive.extend(self.scheduler.fork(seq, num_tokens).ok());
+        }
+        if self.rng.one_in(300) {
+            self.scheduler.reset_prefix_cache();
+        }
+        if self.rng.one_in(300) {
+            self.scheduler.fail_open_steps();
+            self.open.clear();
+        }
+    }
+
+    fn commit(&mut self) {
+        let plan = self.open.remove(0);
+        let sampled = plan.rows.iter().filter(|row| row.samples);
+        let current: Vec<_> = sampled.filter(|row| self.scheduler.is_current(row.seq, row.epoch)).collect();
+        let tokens: Vec<u32> = current.iter().map(|_| self.rng.range(0..9)).collect();
+        let results = current.iter().zip(&tokens).map(|(row, token)| {
+            let stops = self.rng.one_in(60);
+            let tokens = if stops && *token == 0 { &[] } else { std::slice::from_ref(token) };
+            let finish = stops.then_some(FinishReason::Stop);
+            SequenceResult { seq: row.seq, epoch: row.epoch, tokens, finish }
+        });
+        let results: Vec<_> = results.collect();
+        // A device with a cost of its own, so that there is something to fit.
+        let time = 300 + 20 * u64::from(plan.num_tokens) + 5 * plan.rows.len() as u64;
+        self.now += time * 1000;
+        self.scheduler.note_device_time(Duration::from_micros(time));
+        self.scheduler.commit(plan.step, &results, Time::from_nanos(self.now)).unwrap();
+    }
+}
+
+fn record(policy: &str, seed: u64) -> (Recording, RecordedScheduler) {
+    let scheduler = Load::new(policy, seed).run(60);
+    let bytes = scheduler.recorder().recording().to_bytes();
+    (Recording::from_bytes(&bytes).unwrap(), scheduler)
+}
+
+#[test]
+fn a_replay_makes_every_decision_again_under_every_policy() {
+    let policies = PolicyRegistry::default();
+    let mut num_preemptions = 0;
+    for policy in policies.names() {
+        for seed in 0..20 {
+            let (recording, scheduler) = record(policy, seed);
+            let replayed = recording.replay(recording.policy(&policies).unwrap());
+            let replayed = replayed.unwrap_or_else(|error| panic!("{policy}, seed {seed}: {error}"));
+            assert_eq!(replayed.digest, scheduler.digest(), "{policy}, seed {seed}");
+            assert_eq!(replayed.stats, scheduler.stats(), "{policy}, seed {seed}");
+            num_preemptions += replayed.stats.num_preemptions;
+        }
+    }
+    assert!(num_preemptions > 100, "{num_preemptions}: the pool is small enough to preempt");
+}
+
+#[test]
+fn a_replay_under_another_policy_is_seen_to_diverge() {
+    let (recording, _) = record("fcfs", 1);
+    let other = PolicyRegistry::default().build("shortest-first").unwrap();
+    assert!(matches!(recording.replay(other), Err(RecordingError::Diverged { .. })));
+}
+
+#[test]
+fn a_torn_file_and_one_of_another_version_are_told_apart() {
+    let bytes = record("fcfs", 2).1.recorder().recording().to_bytes();
+    assert_eq!(Recording::from_bytes(b"{}"), Err(RecordingError::NotARecording));
+    for len in 8..bytes.len() {
+        let torn = Recording::from_bytes(&bytes[..len]);
+        assert!(matches!(torn, Err(RecordingError::Torn { .. })), "{len} bytes: {torn:?}");
+    }
+    let mut newer = bytes.clone();
+    newer[8] += 1;
+    let error = Recording::from_bytes(&newer).unwrap_err().to_string();
+    assert_eq!(error, "the recording is of format version 2, this program reads version 1");
+    let mut flipped = bytes.clone();
+    let middle = bytes.len() / 2;
+    flipped[middle] ^= 1;
+    let error = Recording::from_bytes(&flipped).unwrap_err().to_string();
+    assert!(error.contains("checksum"), "{error}");
+}
+
+#[test]
+fn a_recording_without_its_beginning_says_so_and_still_shows_its_steps() {
+    let mut load = Load::new("fcfs", 3);
+    load.one_in = 12;
+    // One chunk of 256 KiB, and the one that is being filled.
+    load.scheduler.recorder().set_max_bytes(300 << 10);
+    let scheduler = load.run(4000);
+    let recording = scheduler.recorder().recording();
+    assert!(recording.dropped_bytes() > 0, "{} bytes", recording.num_bytes());
+    let error = recording.replay(Box::new(Fcfs)).unwrap_err();
+    assert!(matches!(error, RecordingError::NoBeginning { .. }), "{error}");
+    let steps = recording.steps().unwrap();
+    assert!(steps.len() > 100 && steps[0].step > 1);
+    assert!(recording.trace().unwrap().0.requests.len() > 10);
+}
+
+#[test]
+fn times_can_be_fitted_and_the_load_simulated() {
+    let (recording, _) = record("fcfs", 4);
+    let (samples, host_us) = recording.samples().unwrap();
+    let report = fit(&samples, host_us, "test").unwrap();
+    assert!(report.r_squared > 0.9, "{report:?}");
+    let summary = recording.summary().unwrap();
+    assert!(samples.len() as u64 <= summary.num_steps && samples.len() > 100, "{summary:?}");
+    let (trace, arrivals) = recording.trace().unwrap();
+    assert!((20..=60).contains(&trace.requests.len()), "{}", trace.requests.len());
+    let setup = Setup {
+        cost: report.model,
+        ..Setup::new(recording.scheduler_config().clone(), recording.cache_config())
+    };
+    let run = simulate(&trace, &arrivals, &setup, Box::new(Fcfs)).unwrap();
+    assert_eq!(run.report.num_finished, trace.requests.len() as u64);
+    assert!(run.report.prefix_hit_rate > 0.05, "shared prompts are still shared");
+}
+
+#[test]
+fn a_recording_takes_few_bytes_and_holds_no_tokens() {
+    let cache = KvCacheManager::new(KvCacheConfig::new(4096, 16)).unwrap();
+    let mut scheduler =
+        RecordedScheduler::new(Scheduler::new(SchedulerConfig::new(4096), Box::new(Fcfs), cache).unwrap());
+    for seq in 0..32 {
+        let prompt = (0..200).map(|position| 0x5eed_0000 + seq * 200 + position).collect();
+        scheduler.add(NewSequence::new(prompt, 300, Time::ZERO)).unwrap();
+    }
+    let mut now = 0;
+    while let Some(plan) = scheduler.schedule(Time::from_nanos(now)).unwrap() {
+        now += 5_123_456;
+        let sampled = plan.rows.iter().filter(|row| row.samples);
+        let results = sampled.map(|row| SequenceResult {
+            seq: row.seq,
+            epoch: row.epoch,
+            tokens: &[0x5eed_ffff],
+            finish: None,
+        });
+        scheduler.note_device_time(Duration::from_micros(5000));
+        let results: Vec<_> = results.collect();
+        scheduler.commit(plan.step, &results, Time::from_nanos(now)).unwrap();
+    }
+    let recording = scheduler.recorder().recording();
+    let num_tokens = 32 * 500;
+    let per_token = recording.num_bytes() as f64 / f64::from(num_tokens);
+    assert!(per_token < 1.5, "{per_token} bytes a token");
+    let bytes = recording.to_bytes();
+    assert!(!bytes.windows(4).any(|four| four == 0x5eed_ffff_u32.to_le_bytes()));
+    assert!(!bytes.windows(2).any(|two| two == [0xed, 0x5e]), "no token of a prompt either");
+}

@@ -1,0 +1,38 @@
+//! A search for settings.
+
+use quire_scheduler::PolicyRegistry;
+use quire_scheduler::cost::CostModel;
+use quire_scheduler::trace::Trace;
+use quire_scheduler::tune::{Goal, Memory, Tuner, presets};
+
+#[test]
+fn the_best_settings_are_within_the_goal_and_no_neighbour_is_better() {
+    let line = |i: u32| {
+        format!("{{\"prompt_tokens\": {}, \"output_tokens\": {}}}\n", 20 + i * 37 % 300, 5 + i * 53 % 60)
+    };
+    let law = Trace::parse(&(0..50).map(line).collect::<String>()).unwrap();
+    let trace = law.drawn(60, 1);
+    let policies = PolicyRegistry::default();
+    let memory = Memory::of_pool(20_000);
+    let goal = Goal { max_ttft_ms: 500.0, max_tpot_ms: 12.0 };
+    let tuner = Tuner {
+        trace: &trace,
+        cost: CostModel::default(),
+        memory,
+        goal,
+        policies: &policies,
+        policy: "fcfs",
+    };
+    let tuned = tuner.tune().unwrap();
+    let best = &tuned.best;
+    assert!(best.requests_per_s > 5.0, "{best:?}");
+    assert!(best.ttft_p99_ms <= 500.0 && best.tpot_p99_ms <= 12.0, "{best:?}");
+    for (name, other) in &tuned.alternatives {
+        assert!(other.requests_per_s <= best.requests_per_s * 1.05, "{name}: {other:?}");
+    }
+    let worst =
+        tuned.alternatives.iter().map(|(_, other)| other.requests_per_s).fold(f64::INFINITY, f64::min);
+    assert!(worst < 0.9 * best.requests_per_s, "some setting matters: {worst} of {}", best.requests_per_s);
+    let [short, long] = presets(&tuned, &memory);
+    assert!(short.to_string().starts_with("--max-num-seqs ") && long.settings.max_model_len >= 4096);
+}
