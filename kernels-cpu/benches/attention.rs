@@ -66,9 +66,10 @@ impl Bench {
         let (step, scale) = (self.buffers.view(key), 1.0 / (HEAD_DIM as f32).sqrt());
         Ok(move || {
             let (q, kv, step, plan, out) = (&q, &self.kv, &step, &plan, &out);
-            self.kernels
-                .attention()
-                .forward(&mut self.ctx, &AttentionArgs { q, kv, step, plan, scale, window: None, out })
+            self.kernels.attention().forward(
+                &mut self.ctx,
+                &AttentionArgs { q, kv, step, plan, scale, window: None, soft_cap: None, out },
+            )
         })
     }
 }

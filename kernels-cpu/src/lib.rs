@@ -49,6 +49,7 @@ mod isa;
 mod lanes;
 mod linear;
 mod machine;
+mod moe;
 mod norm;
 mod pool;
 mod rope;
@@ -90,15 +91,17 @@ pub fn kernels(config: CpuConfig) -> Result<Kernels> {
     }
     let device = device::CpuDevice::new(config.threads.unwrap_or_else(machine::num_threads), isa)?;
     tracing::debug!(target: "quire::kernels", device = device.info().name, "device opened");
+    let linear = Arc::new(linear::CpuLinear::new(device.clone()));
+    let moe = moe::CpuMoe::new(device.clone(), Arc::clone(&linear));
     Kernels::new(KernelParts {
-        linear: Arc::new(linear::CpuLinear::new(device.clone())),
+        linear,
         norm: Arc::new(norm::CpuNorm::new(device.clone())),
         rope: Arc::new(rope::CpuRope::new(device.clone())),
         activation: Arc::new(activation::CpuActivation::new(device.clone())),
         attention: Arc::new(attention::CpuAttention::new(device.clone())),
         sampling: Arc::new(sampling::CpuSampling::new(device.clone())),
         fused: Some(Arc::new(fused::CpuFused::new(device.clone()))),
-        moe: None,
+        moe: Some(Arc::new(moe)),
         comm: None,
         device: Arc::new(device),
     })

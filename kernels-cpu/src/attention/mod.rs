@@ -75,6 +75,10 @@ impl AttentionKernels for CpuAttention {
         Ok(layout)
     }
 
+    fn supports_soft_cap(&self) -> bool {
+        true
+    }
+
     fn write_kv(
         &self,
         _: &mut StepCtx,

@@ -21,10 +21,18 @@ struct Model {
     block_size: usize,
     dtype: DType,
     window: Option<usize>,
+    soft_cap: Option<f32>,
 }
 
-const SMALL: Model =
-    Model { num_heads: 9, num_kv_heads: 3, head_dim: 64, block_size: 16, dtype: DType::F32, window: None };
+const SMALL: Model = Model {
+    num_heads: 9,
+    num_kv_heads: 3,
+    head_dim: 64,
+    block_size: 16,
+    dtype: DType::F32,
+    window: None,
+    soft_cap: None,
+};
 
 /// A row of a step: the sequence, and the positions that it computes.
 #[derive(Clone)]
@@ -140,6 +148,7 @@ impl Rig {
             plan: &AttentionPlan::default(),
             scale: 1.0 / (self.model.head_dim as f32).sqrt(),
             window: self.model.window,
+            soft_cap: self.model.soft_cap,
             out: &out,
         };
         self.attention.forward(&mut self.ctx, &args).unwrap();
@@ -148,7 +157,8 @@ impl Rig {
 
     /// The formula, for one query head.
     fn oracle(&self, seed: u32, position: usize, head: usize) -> Vec<f64> {
-        let Model { num_heads, num_kv_heads, head_dim, window, .. } = self.model;
+        let Model { num_heads, num_kv_heads, head_dim, window, soft_cap, .. } = self.model;
+        let capped = |score: f64| soft_cap.map(f64::from).map_or(score, |cap| cap * (score / cap).tanh());
         let of = |x: Vec<f32>, head: usize| -> Vec<f64> {
             x[head * head_dim..][..head_dim].iter().map(|&x| f64::from(x)).collect()
         };
@@ -158,7 +168,7 @@ impl Rig {
         let cached = |what: u32, p: usize| of(self.element(what, seed, p, num_kv_heads), kv_head);
         let score =
             |k: Vec<f64>| k.iter().zip(&q).map(|(k, q)| k * q).sum::<f64>() / (head_dim as f64).sqrt();
-        let weights: Vec<f64> = (first..=position).map(|p| score(cached(1, p)).exp()).collect();
+        let weights: Vec<f64> = (first..=position).map(|p| capped(score(cached(1, p))).exp()).collect();
         let total: f64 = weights.iter().sum();
         let mut out = vec![0.0; head_dim];
         for (p, weight) in (first..=position).zip(&weights) {
@@ -225,6 +235,17 @@ fn a_window_hides_what_is_before_it() {
     }
 }
 
+#[test]
+fn scores_bend_under_a_soft_cap_on_every_isa() {
+    for isa in Isa::available() {
+        for (soft_cap, window) in [(0.3, None), (2.0, Some(40)), (50.0, None)] {
+            let model = Model { soft_cap: Some(soft_cap), window, ..SMALL };
+            let rows = [row(1, 0..100), row(2, 31..32), row(3, 280..300)];
+            Rig::new(model, isa, 2, 320).check(&rows, 4e-6);
+        }
+    }
+}
+
 /// Runs of at most `size` positions that together are `0..300`.
 fn chunks(size: usize) -> Vec<Range<usize>> {
     (0..300).step_by(size).map(|p| p..(p + size).min(300)).collect()
@@ -249,7 +270,8 @@ fn a_query_does_not_depend_on_chunks_rows_threads_or_instructions() {
     let chunkings = [chunks(300), chunks(1), chunks(7), vec![0..255, 255..257, 257..290, 290..300]];
     for (dtype, window) in [(DType::F32, None), (DType::F16, None), (DType::F32, Some(100))] {
         for block_size in [16, 8] {
-            let model = Model { num_heads: 3, num_kv_heads: 1, head_dim: 16, dtype, window, block_size };
+            let model =
+                Model { num_heads: 3, num_kv_heads: 1, head_dim: 16, dtype, window, block_size, ..SMALL };
             let want = outputs(&mut Rig::new(model, Isa::best(), 1, 320), &chunkings[0], &[]);
             for (i, chunks) in chunkings.iter().enumerate() {
                 for beside in [vec![], vec![row(2, 0..40), row(3, 0..1), row(4, 0..3)]] {
@@ -293,7 +315,8 @@ fn padding_gives_zeros_and_writes_nothing() {
     let q = rig.tokens(0, &[row(1, 17..20)], SMALL.num_heads);
     let padded = rig.device.upload(DType::F32, q.dims(), &vec![f32::NAN; q.num_elements()]);
     let (kv, plan) = (&rig.kv, &AttentionPlan::default());
-    let args = AttentionArgs { q: &q, kv, step: &step, plan, scale: 1.0, window: None, out: &padded };
+    let (window, soft_cap) = (None, None);
+    let args = AttentionArgs { q: &q, kv, step: &step, plan, scale: 1.0, window, soft_cap, out: &padded };
     rig.attention.forward(&mut rig.ctx, &args).unwrap();
     let padded: Vec<f32> = rig.device.download(&padded);
     let columns = SMALL.num_heads * SMALL.head_dim;

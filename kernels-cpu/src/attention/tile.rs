@@ -18,6 +18,7 @@ use super::stored::Stored;
 use super::{SPAN_KEYS, TILE_KEYS};
 use crate::Isa;
 use crate::access::{Rows, RowsMut};
+use crate::activation::soft_cap;
 use crate::lanes::{self, LANES, Program, Simd};
 
 /// Most queries of a tile, a head of a token each.
@@ -129,6 +130,7 @@ pub(super) struct Task<'a> {
     pub(super) cache: RowCache<'a>,
     pub(super) queries: Rows<'a, f32>,
     pub(super) scale: f32,
+    pub(super) soft_cap: Option<f32>,
 }
 
 impl Task<'_> {
@@ -212,7 +214,8 @@ impl Task<'_> {
         state: &mut Softmax<'_>,
     ) {
         for rows in self.tile.groups() {
-            lanes::run(isa, AttendGroup { tile: self.tile, keys, start, rows, queries, state });
+            let soft_cap = self.soft_cap;
+            lanes::run(isa, AttendGroup { tile: self.tile, keys, start, rows, queries, soft_cap, state });
         }
     }
 
@@ -301,6 +304,7 @@ struct AttendGroup<'a, 'm, E> {
     rows: Range<usize>,
     /// Of all groups.
     queries: &'a [f32],
+    soft_cap: Option<f32>,
     state: &'a mut Softmax<'m>,
 }
 
@@ -330,6 +334,9 @@ impl<E: Stored> Program for AttendGroup<'_, '_, E> {
         let mut scores: Scores = [[0.0; TILE_KEYS]; MAX_QUERIES];
         product::score(s, queries, &self.keys.keys[strips.clone()], strips.start, &mut scores);
 
+        if let Some(cap) = self.soft_cap {
+            scores[..rows.len()].iter_mut().for_each(|scores| bend(s, scores, strips.clone(), cap));
+        }
         let mut drop = [0.0; LANES];
         for (i, row) in rows.clone().enumerate() {
             let best = mask(s, &mut scores[i], strips.clone(), self.seen(row..row + 1));
@@ -348,6 +355,14 @@ impl<E: Stored> Program for AttendGroup<'_, '_, E> {
         let args = Weigh { weights, rescale: &rescale, start: seen.start, end: seen.end, values };
         let weighted = &mut self.state.weighted[rows.start * padded_dim..rows.end * padded_dim];
         product::weigh(s, args, weighted, padded_dim);
+    }
+}
+
+/// Puts scores under a soft cap.
+#[inline(always)]
+fn bend<S: Simd>(s: S, scores: &mut [f32; TILE_KEYS], strips: Range<usize>, cap: f32) {
+    for scores in &mut scores.as_chunks_mut::<LANES>().0[strips] {
+        s.store(soft_cap(s, s.load(scores), cap), scores);
     }
 }
 

@@ -96,6 +96,7 @@ impl Scratch {
 struct Cut {
     shape: BlockShape,
     scale: f32,
+    soft_cap: Option<f32>,
     window: usize,
     /// Query heads that share a key and value head.
     group: usize,
@@ -117,6 +118,7 @@ impl Cut {
         Self {
             shape,
             scale: args.scale,
+            soft_cap: args.soft_cap,
             window: args.window.unwrap_or(usize::MAX).max(1),
             group,
             heads_per_tile,
@@ -302,7 +304,7 @@ impl Work<'_> {
     fn task<'t>(&'t self, row: usize, tile: &'t QueryTile) -> Task<'t> {
         let (blocks, shape) = (self.blocks, self.cut.shape);
         let cache = RowCache { blocks, shape, block_table: self.block_tables.row(row) };
-        Task { tile, cache, queries: self.queries, scale: self.cut.scale }
+        Task { tile, cache, queries: self.queries, scale: self.cut.scale, soft_cap: self.cut.soft_cap }
     }
 }
 

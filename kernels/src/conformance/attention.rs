@@ -3,8 +3,10 @@
 use super::bench::{Bench, Matrix, Placement, epsilon, round_to, widen};
 use super::report::At;
 use crate::{
-    AttentionArgs, DType, KvGroupSpec, KvKind, KvLayer, KvLayout, Limits, Result, ShapeKey, StepBuffers,
-    StepRows, StepView, Tensor, math, write_head,
+    AttentionArgs, DType, Error, KvGroupSpec, KvKind, KvLayer, KvLayout, Limits, Result, ShapeKey,
+    StepBuffers, StepRows, StepView, Tensor,
+    math::{self, Scores},
+    write_head,
 };
 
 const KV_DTYPES: [DType; 5] = [DType::F32, DType::F16, DType::BF16, DType::F8E4M3, DType::F8E5M2];
@@ -23,6 +25,7 @@ struct Shape {
     head_dim: usize,
     block_size: usize,
     window: Option<usize>,
+    soft_cap: Option<f32>,
     dtype: DType,
 }
 
@@ -49,11 +52,33 @@ pub(super) fn check(bench: &mut Bench<'_>) -> Result<()> {
         for dtype in KV_DTYPES {
             let (num_heads, num_kv_heads) = HEADS[i % HEADS.len()];
             let (block_size, window) = (BLOCK_SIZES[i % BLOCK_SIZES.len()], WINDOWS[i % WINDOWS.len()]);
-            let shape = Shape { num_heads, num_kv_heads, head_dim, block_size, window, dtype };
+            let soft_cap = None;
+            let shape = Shape { num_heads, num_kv_heads, head_dim, block_size, window, soft_cap, dtype };
             if bench.report.wants(i) {
                 check_shape(bench, shape)?;
             }
             i += 1;
+        }
+    }
+    check_soft_caps(bench)
+}
+
+/// Caps that bend most scores, and one that bends hardly any.
+fn check_soft_caps(bench: &mut Bench<'_>) -> Result<()> {
+    if !bench.kernels.attention().supports_soft_cap() {
+        let what = "scores with a soft cap".to_owned();
+        let backend = bench.kernels.device().info().backend.clone();
+        let error = Error::Unsupported { backend, part: "attention", what };
+        bench.report.error(At { op: "attention.soft_cap", case: "all" }, &error);
+        return Ok(());
+    }
+    for (i, cap) in [0.5, 1.5, 50.0].into_iter().enumerate() {
+        let (num_heads, num_kv_heads) = HEADS[i + 1];
+        let (window, dtype) = (WINDOWS[2 * i + 1], KV_DTYPES[i]);
+        let soft_cap = Some(cap);
+        let shape = Shape { num_heads, num_kv_heads, head_dim: 64, block_size: 16, window, soft_cap, dtype };
+        if bench.report.wants(i) {
+            check_shape(bench, shape)?;
         }
     }
     Ok(())
@@ -132,7 +157,7 @@ impl Sequence {
         let Shape { num_heads, num_kv_heads, head_dim, .. } = shape;
         let (keys, values) = (widen(&round_to(shape.dtype, &self.k)), widen(&round_to(shape.dtype, &self.v)));
         let q = widen(&self.q);
-        let scale = f64::from(scale(head_dim));
+        let scores = Scores::new(scale(head_dim), shape.soft_cap);
         let mut out = Vec::with_capacity(q.len());
         for (i, query) in q.chunks(head_dim).enumerate() {
             let (position, head) = (i / num_heads, i % num_heads);
@@ -144,7 +169,7 @@ impl Sequence {
                     .copied()
                     .collect()
             };
-            out.extend(math::attend(query, &of_head(&keys), &of_head(&values), scale));
+            out.extend(math::attend(query, &of_head(&keys), &of_head(&values), scores));
         }
         out
     }
@@ -243,6 +268,7 @@ impl<'s> Play<'s> {
                     plan: &plan,
                     scale: scale(shape.head_dim),
                     window: shape.window,
+                    soft_cap: shape.soft_cap,
                     out: &out.view,
                 };
                 attention.forward(ctx, &args)

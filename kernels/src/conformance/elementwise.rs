@@ -2,7 +2,7 @@
 
 use super::bench::{Bench, Matrix, Placement, round_to, tolerance, widen};
 use super::report::At;
-use crate::{DType, Result, RopeStyle, RopeTable, StepCtx, Tensor, math};
+use crate::{ActivationOp, DType, Gate, Result, RopeStyle, RopeTable, StepCtx, Tensor, math};
 
 const ROWS: [usize; 5] = [0, 1, 3, 17, 64];
 const COLUMNS: [usize; 6] = [1, 7, 33, 64, 576, 1027];
@@ -161,26 +161,85 @@ pub(super) fn rope_table(
 pub(super) fn check_activation(bench: &mut Bench<'_>) -> Result<()> {
     for (i, columns) in COLUMNS.into_iter().enumerate() {
         for rows in ROWS {
-            check_silu_mul(bench, [rows, columns], Placement::BOTH[i % 2])?;
+            let (dims, placement) = ([rows, columns], Placement::BOTH[i % 2]);
+            check_gate(bench, Gate::Silu, dims, placement)?;
+            if supports(bench, "gelu_tanh_mul", ActivationOp::GeluTanhMul) {
+                check_gate(bench, Gate::GeluTanh, dims, placement)?;
+            }
+            if supports(bench, "scale", ActivationOp::Scale) {
+                check_scale(bench, dims, placement)?;
+            }
+            if supports(bench, "soft_cap", ActivationOp::SoftCap) {
+                check_soft_cap(bench, dims, placement)?;
+            }
         }
     }
     Ok(())
 }
 
-fn check_silu_mul(bench: &mut Bench<'_>, [rows, features]: [usize; 2], placement: Placement) -> Result<()> {
+/// Whether the backend has it; one that has not is listed.
+fn supports(bench: &mut Bench<'_>, name: &'static str, op: ActivationOp) -> bool {
+    let answer = bench.kernels.activation().require(op);
+    if let Err(error) = &answer {
+        bench.report.error(At { op: name, case: "all" }, error);
+    }
+    answer.is_ok()
+}
+
+fn check_scale(bench: &mut Bench<'_>, dims: [usize; 2], placement: Placement) -> Result<()> {
+    const FACTOR: f32 = 0.22;
+    let values = bench.normals(dims[0] * dims[1]);
+    let expected: Vec<f64> = widen(&values).iter().map(|x| f64::from(FACTOR) * x).collect();
+    let x = bench.matrix(dims, placement, &values)?;
+    let kernels = bench.kernels;
+    bench.ctx.step(|ctx| kernels.activation().scale(ctx, &x.view, FACTOR))?;
+    let (dtype, case) = (bench.activation(), format!("{dims:?} {placement:?}"));
+    bench.check(At { op: "scale", case: &case }, &x, &expected, |i| tolerance(dtype, expected[i]))?;
+    Ok(())
+}
+
+fn check_soft_cap(bench: &mut Bench<'_>, dims: [usize; 2], placement: Placement) -> Result<()> {
+    for cap in [0.7, 30.0] {
+        let mut values = bench.normals(dims[0] * dims[1]);
+        // Where a naive exponential overflows.
+        values.iter_mut().zip([1e5, -1e5, 0.0]).for_each(|(value, extreme)| *value = extreme);
+        let expected: Vec<f64> =
+            widen(&values).iter().map(|&x| math::soft_cap(x, f64::from(cap as f32))).collect();
+        let x = bench.matrix_of(DType::F32, dims, placement, &values)?;
+        let kernels = bench.kernels;
+        bench.ctx.step(|ctx| kernels.activation().soft_cap(ctx, &x.view, cap as f32))?;
+        let case = format!("{cap}, {dims:?} {placement:?}");
+        // One minus what is nearly one: the error is that of numbers of the cap's size.
+        let bound = |_| 4.0 * tolerance(DType::F32, cap);
+        bench.check(At { op: "soft_cap", case: &case }, &x, &expected, bound)?;
+    }
+    Ok(())
+}
+
+fn check_gate(
+    bench: &mut Bench<'_>,
+    gate: Gate,
+    [rows, features]: [usize; 2],
+    placement: Placement,
+) -> Result<()> {
+    let formula = |gate_up: &[f64]| match gate {
+        Gate::Silu => math::silu_mul(gate_up),
+        Gate::GeluTanh => math::gelu_tanh_mul(gate_up),
+    };
+    let op = if gate == Gate::Silu { "silu_mul" } else { "gelu_tanh_mul" };
     let mut values = bench.normals(rows * 2 * features);
     // Where a naive exponential overflows.
     for (row, extreme) in values.chunks_mut(2 * features).zip([100.0, -100.0, 88.75, -88.75, 0.0]) {
         row[0] = extreme;
     }
     let values = round_to(bench.activation(), &values);
-    let expected: Vec<f64> = widen(&values).chunks(2 * features).flat_map(math::silu_mul).collect();
+    let expected: Vec<f64> = widen(&values).chunks(2 * features).flat_map(formula).collect();
     let dims = [rows, features];
     let x: Matrix = bench.matrix([rows, 2 * features], placement, &values)?;
     let out = bench.poisoned(dims, placement)?;
     let kernels = bench.kernels;
-    bench.ctx.step(|ctx| kernels.activation().silu_mul(ctx, &x.view, &out.view))?;
+    bench.ctx.step(|ctx| kernels.activation().gated_mul(ctx, gate, &x.view, &out.view))?;
     let (dtype, case) = (bench.activation(), format!("{dims:?} {placement:?}"));
-    bench.check(At { op: "silu_mul", case: &case }, &out, &expected, |i| tolerance(dtype, expected[i]))?;
+    bench.check(At { op, case: &case }, &out, &expected, |i| tolerance(dtype, expected[i]))?;
     Ok(())
 }

@@ -158,8 +158,16 @@ fn check_rope_write_kv(bench: &mut Bench<'_>, style: RopeStyle) -> Result<()> {
         let plan = kernels.attention().plan(ctx, view.key, &meta, &kv.layout)?;
         ctx.step(|ctx| {
             let (q, out) = (&q.view, &out.view);
-            let args =
-                AttentionArgs { q, kv: &kv, step: &view, plan: &plan, scale: 0.125, window: None, out };
+            let args = AttentionArgs {
+                q,
+                kv: &kv,
+                step: &view,
+                plan: &plan,
+                scale: 0.125,
+                window: None,
+                soft_cap: None,
+                out,
+            };
             kernels.attention().forward(ctx, &args)
         })
     })?;
@@ -179,7 +187,7 @@ fn attended(q: &[f64], k: &[f64], v: &[f64], head_dim: usize, [heads, kv_heads]:
                 .copied()
                 .collect()
         };
-        out.extend(math::attend(query, &of_head(k), &of_head(v), 0.125));
+        out.extend(math::attend(query, &of_head(k), &of_head(v), math::Scores::new(0.125, None)));
     }
     out
 }

@@ -69,7 +69,7 @@ impl TestWeight {
         Self { dtype, rows, columns, data: quant::encode(dtype, &values), bias }
     }
 
-    fn host(&self) -> HostWeight<'_> {
+    pub(super) fn host(&self) -> HostWeight<'_> {
         HostWeight {
             name: "test.weight",
             dtype: self.dtype,
@@ -81,7 +81,7 @@ impl TestWeight {
     }
 
     /// The rows with their biases.
-    fn reference_rows(&self) -> Vec<(Vec<f64>, f64)> {
+    pub(super) fn reference_rows(&self) -> Vec<(Vec<f64>, f64)> {
         let values = widen(&quant::decode(self.dtype, &self.data));
         let bias = |i: usize| self.bias.as_ref().map_or(0.0, |bias| f64::from(bias[i]));
         values.chunks(self.columns).enumerate().map(|(i, row)| (row.to_vec(), bias(i))).collect()

@@ -27,6 +27,7 @@ mod elementwise;
 mod fused;
 mod linear;
 mod logits;
+mod moe;
 mod queue;
 mod report;
 mod sampling;
@@ -47,7 +48,7 @@ pub fn run(kernels: &Kernels) -> Report {
 /// Runs everything.
 pub fn run_with(kernels: &Kernels, rows: RowIndependence) -> Report {
     let mut report = Report::new(rows);
-    for check in [queue, swap, linear, norm, rope, activation, attention, fused, sampling] {
+    for check in [queue, swap, linear, norm, rope, activation, attention, fused, moe, sampling] {
         check(kernels, &mut report);
     }
     report
@@ -91,6 +92,11 @@ pub fn attention(kernels: &Kernels, report: &mut Report) {
 /// Forms across parts: the fused ones where the backend has them, the plain compositions elsewhere.
 pub fn fused(kernels: &Kernels, report: &mut Report) {
     check(kernels, report, "fused", fused::check);
+}
+
+/// Mixture of experts.
+pub fn moe(kernels: &Kernels, report: &mut Report) {
+    check(kernels, report, "moe", moe::check);
 }
 
 /// Sampling, penalties, log-probabilities.

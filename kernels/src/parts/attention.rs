@@ -86,6 +86,9 @@ pub struct AttentionArgs<'a> {
     pub scale: f32,
     /// A query sees itself and the `window - 1` tokens before it.
     pub window: Option<usize>,
+    /// Scores become `cap · tanh(score / cap)` before the softmax. Only for a part that
+    /// [supports](AttentionKernels::supports_soft_cap) it.
+    pub soft_cap: Option<f32>,
     /// `[num_tokens, num_heads * head_dim]`.
     pub out: &'a Tensor,
 }
@@ -99,6 +102,11 @@ pub trait AttentionKernels: Part {
     ///
     /// [`Error::Unsupported`] for a kind, head size, block size or dtype that the backend has no kernel for.
     fn kv_layout(&self, spec: &KvGroupSpec, block_size: usize) -> Result<KvLayout>;
+
+    /// Whether scores can have a soft cap: what a model is refused for when it is loaded.
+    fn supports_soft_cap(&self) -> bool {
+        false
+    }
 
     /// Decides once a step how the rows are split; enqueues no kernel, only writes to scratch. What it allocates
     /// depends on `key` alone.
@@ -132,7 +140,7 @@ pub trait AttentionKernels: Part {
         slot_mapping: &Tensor,
     ) -> Result<()>;
 
-    /// `out = softmax(scale · q kᵀ + mask) v` for every query of every row.
+    /// `out = softmax(soft_cap(scale · q kᵀ) + mask) v` for every query of every row.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-use super::{Activation, KvLayer, Part, RopeTable};
+use super::{Activation, Gate, KvLayer, Part, RopeTable};
 use crate::{Kernels, Result, StepCtx, StepView, Tensor};
 
 /// Forms that span several parts. Each may decline (`Ok(false)`, nothing enqueued); then the plain composition
@@ -123,6 +123,21 @@ pub fn silu_mul(kernels: &Kernels, ctx: &mut StepCtx, gate_up: &Tensor) -> Resul
     let out = kernels.linear().layout_activation(ctx, &x)?;
     silu_mul_into(kernels, ctx, gate_up, &out)?;
     Ok(out)
+}
+
+/// As [`silu_mul`], with any gate.
+///
+/// # Errors
+///
+/// Those of the device and of the scratch; [`Error::Unsupported`](crate::Error::Unsupported) for a gate that the backend
+/// has not.
+pub fn gated_mul(kernels: &Kernels, ctx: &mut StepCtx, gate: Gate, gate_up: &Tensor) -> Result<Activation> {
+    if gate == Gate::Silu {
+        return silu_mul(kernels, ctx, gate_up);
+    }
+    let x = ctx.alloc(gate_up.dtype(), &[gate_up.num_rows(), gate_up.num_columns() / 2])?;
+    kernels.activation().gated_mul(ctx, gate, gate_up, &x)?;
+    kernels.linear().activation(ctx, &x)
 }
 
 /// As [`silu_mul`], into an activation that is laid out already.

@@ -3,7 +3,8 @@
 use super::memory::{load, load_i32, store};
 use super::{backend_name, plain_part};
 use crate::{
-    AttentionArgs, AttentionKernels, DeviceId, KvGroupSpec, KvLayer, KvLayout, Result, StepCtx, Tensor, math,
+    AttentionArgs, AttentionKernels, DeviceId, KvGroupSpec, KvLayer, KvLayout, Result, StepCtx, Tensor,
+    math::{self, Scores},
 };
 
 pub(super) struct Attention(pub(super) DeviceId);
@@ -13,6 +14,10 @@ plain_part!(Attention, "attention");
 impl AttentionKernels for Attention {
     fn kv_layout(&self, spec: &KvGroupSpec, block_size: usize) -> Result<KvLayout> {
         KvLayout::keys_then_values(spec, block_size, backend_name())
+    }
+
+    fn supports_soft_cap(&self) -> bool {
+        true
     }
 
     fn write_kv(
@@ -75,7 +80,12 @@ fn attend_row(args: &AttentionArgs<'_>, row: usize, length: usize, q: &[f64], ou
             let seen = seen.start * head_dim..seen.end * head_dim;
             let start = token * columns + (kv_head * group + head) * head_dim;
             let query = &q[start..start + head_dim];
-            let result = math::attend(query, &keys[seen.clone()], &values[seen], f64::from(args.scale));
+            let result = math::attend(
+                query,
+                &keys[seen.clone()],
+                &values[seen],
+                Scores::new(args.scale, args.soft_cap),
+            );
             out[start..start + head_dim].copy_from_slice(&result);
         }
     }

@@ -3,8 +3,8 @@
 use super::memory::{load, load_i32, map_rows, store};
 use super::plain_part;
 use crate::{
-    ActivationKernels, DeviceId, NormKernels, Result, RopeKernels, RopeStyle, RopeTable, StepCtx, Tensor,
-    math,
+    ActivationKernels, ActivationOp, DeviceId, NormKernels, Result, RopeKernels, RopeStyle, RopeTable,
+    StepCtx, Tensor, math,
 };
 
 pub(super) struct Norm(pub(super) DeviceId);
@@ -72,6 +72,25 @@ impl RopeStyle {
 impl ActivationKernels for Activation {
     fn silu_mul(&self, _: &mut StepCtx, gate_up: &Tensor, out: &Tensor) -> Result<()> {
         map_rows(gate_up, out, |_, row| math::silu_mul(row));
+        Ok(())
+    }
+
+    fn supports(&self, _: ActivationOp) -> bool {
+        true
+    }
+
+    fn gelu_tanh_mul(&self, _: &mut StepCtx, gate_up: &Tensor, out: &Tensor) -> Result<()> {
+        map_rows(gate_up, out, |_, row| math::gelu_tanh_mul(row));
+        Ok(())
+    }
+
+    fn scale(&self, _: &mut StepCtx, x: &Tensor, factor: f32) -> Result<()> {
+        map_rows(x, x, |_, row| row.iter().map(|x| f64::from(factor) * x).collect());
+        Ok(())
+    }
+
+    fn soft_cap(&self, _: &mut StepCtx, x: &Tensor, cap: f32) -> Result<()> {
+        map_rows(x, x, |_, row| row.iter().map(|&x| math::soft_cap(x, f64::from(cap))).collect());
         Ok(())
     }
 }

@@ -10,18 +10,11 @@ plain_part!(Linears, "linear");
 
 impl LinearKernels for Linears {
     fn pack(&self, weights: &[HostWeight<'_>]) -> Result<Box<dyn Linear>> {
-        HostWeight::check_merged(weights)?;
-        let mut packed = PlainLinear { columns: weights[0].columns, weight: Vec::new(), bias: Vec::new() };
-        for weight in weights {
-            packed.weight.extend(quant::decode(weight.dtype, weight.data).into_iter().map(f64::from));
-            let bias = weight.bias.map_or_else(|| vec![0.0; weight.rows], <[f32]>::to_vec);
-            packed.bias.extend(bias.into_iter().map(f64::from));
-        }
-        Ok(Box::new(packed))
+        Ok(Box::new(PlainLinear::pack(weights)?))
     }
 }
 
-struct PlainLinear {
+pub(super) struct PlainLinear {
     columns: usize,
     /// `[out_features, in_features]`.
     weight: Vec<f64>,
@@ -29,6 +22,22 @@ struct PlainLinear {
 }
 
 impl PlainLinear {
+    pub(super) fn pack(weights: &[HostWeight<'_>]) -> Result<Self> {
+        HostWeight::check_merged(weights)?;
+        let mut packed = PlainLinear { columns: weights[0].columns, weight: Vec::new(), bias: Vec::new() };
+        for weight in weights {
+            packed.weight.extend(quant::decode(weight.dtype, weight.data).into_iter().map(f64::from));
+            let bias = weight.bias.map_or_else(|| vec![0.0; weight.rows], <[f32]>::to_vec);
+            packed.bias.extend(bias.into_iter().map(f64::from));
+        }
+        Ok(packed)
+    }
+
+    /// The outputs for one token.
+    pub(super) fn apply(&self, x: &[f64]) -> Vec<f64> {
+        (0..self.bias.len()).map(|i| math::dot(x, self.row(i)) + self.bias[i]).collect()
+    }
+
     fn row(&self, i: usize) -> &[f64] {
         &self.weight[i * self.columns..(i + 1) * self.columns]
     }
@@ -52,9 +61,7 @@ impl Linear for PlainLinear {
     }
 
     fn forward(&self, _: &mut StepCtx, x: &Activation, out: &Tensor) -> Result<()> {
-        map_rows(&x.x, out, |_, row| {
-            (0..self.bias.len()).map(|i| math::dot(row, self.row(i)) + self.bias[i]).collect()
-        });
+        map_rows(&x.x, out, |_, row| self.apply(row));
         Ok(())
     }
 

@@ -8,6 +8,7 @@ mod device;
 mod elementwise;
 mod linear;
 mod memory;
+mod moe;
 mod sampling;
 
 use std::sync::Arc;
@@ -35,7 +36,7 @@ pub fn kernels_with_memory(total_bytes: usize) -> Kernels {
         attention: Arc::new(attention::Attention(id)),
         sampling: Arc::new(sampling::Sampling(id)),
         fused: None,
-        moe: None,
+        moe: Some(Arc::new(moe::Moe(id))),
         comm: None,
     })
     .expect("the parts were made for this device")

@@ -13,6 +13,10 @@ impl AttentionKernels for Deferred<dyn AttentionKernels> {
         self.part.kv_layout(spec, block_size)
     }
 
+    fn supports_soft_cap(&self) -> bool {
+        self.part.supports_soft_cap()
+    }
+
     fn plan(
         &self,
         ctx: &mut StepCtx,
@@ -42,10 +46,10 @@ impl AttentionKernels for Deferred<dyn AttentionKernels> {
         let (q, out) = (args.q.on_inner(), args.out.on_inner());
         let (kv, step) = (args.kv.on_inner(), args.step.on_inner());
         let plan = AttentionPlan { tensors: args.plan.tensors.on_inner() };
-        let (scale, window, part) = (args.scale, args.window, self.part.clone());
+        let (scale, window, soft_cap, part) = (args.scale, args.window, args.soft_cap, self.part.clone());
         enqueue.run(move |ctx| {
             let (q, kv, step, plan, out) = (&q, &kv, &step, &plan, &out);
-            part.forward(ctx, &AttentionArgs { q, kv, step, plan, scale, window, out })
+            part.forward(ctx, &AttentionArgs { q, kv, step, plan, scale, window, soft_cap, out })
         })
     }
 }

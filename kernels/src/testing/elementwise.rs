@@ -6,7 +6,8 @@ use super::Deferred;
 use super::enqueue::Enqueue;
 use super::on_inner::OnInner;
 use crate::{
-    ActivationKernels, CommKernels, MoeKernels, NormKernels, Result, RopeKernels, RopeTable, StepCtx, Tensor,
+    ActivationKernels, ActivationOp, CommKernels, NormKernels, Result, RopeKernels, RopeTable, StepCtx,
+    Tensor,
 };
 
 impl NormKernels for Deferred<dyn NormKernels> {
@@ -53,9 +54,27 @@ impl ActivationKernels for Deferred<dyn ActivationKernels> {
         let (gate_up, out, part) = (gate_up.on_inner(), out.on_inner(), self.part.clone());
         enqueue.run(move |ctx| part.silu_mul(ctx, &gate_up, &out))
     }
-}
 
-impl MoeKernels for Deferred<dyn MoeKernels> {}
+    fn supports(&self, op: ActivationOp) -> bool {
+        self.part.supports(op)
+    }
+
+    fn gelu_tanh_mul(&self, ctx: &mut StepCtx, gate_up: &Tensor, out: &Tensor) -> Result<()> {
+        let enqueue = Enqueue::new(ctx).reads([gate_up]).writes([out]);
+        let (gate_up, out, part) = (gate_up.on_inner(), out.on_inner(), self.part.clone());
+        enqueue.run(move |ctx| part.gelu_tanh_mul(ctx, &gate_up, &out))
+    }
+
+    fn scale(&self, ctx: &mut StepCtx, x: &Tensor, factor: f32) -> Result<()> {
+        let (inner, part) = (x.on_inner(), self.part.clone());
+        Enqueue::new(ctx).reads([x]).run(move |ctx| part.scale(ctx, &inner, factor))
+    }
+
+    fn soft_cap(&self, ctx: &mut StepCtx, x: &Tensor, cap: f32) -> Result<()> {
+        let (inner, part) = (x.on_inner(), self.part.clone());
+        Enqueue::new(ctx).reads([x]).run(move |ctx| part.soft_cap(ctx, &inner, cap))
+    }
+}
 
 impl CommKernels for Deferred<dyn CommKernels> {
     fn rank(&self) -> usize {

@@ -39,6 +39,7 @@ mod fence;
 mod fused;
 mod line;
 mod linear;
+mod moe;
 mod on_inner;
 mod queue;
 mod sampling;
@@ -64,17 +65,18 @@ pub fn deferred_with_depth(inner: &Kernels, max_queued: usize) -> Kernels {
     let device = Arc::new(device::DeferredDevice::new(inner.device().clone(), max_queued));
     let id = device.id();
     let parts = inner.parts().clone();
+    let moe = |part| Arc::new(moe::DeferredMoe { part, device: device.clone() }) as _;
     Kernels::new(KernelParts {
         linear: Arc::new(linear::DeferredLinears { part: parts.linear, device: device.clone() }),
-        device,
+        moe: parts.moe.map(moe),
         norm: Deferred::new(parts.norm, id),
         rope: Deferred::new(parts.rope, id),
         activation: Deferred::new(parts.activation, id),
         attention: Deferred::new(parts.attention, id),
         sampling: Deferred::new(parts.sampling, id),
         fused: parts.fused.map(|part| fused::DeferredFused::new(part, inner.clone(), id) as _),
-        moe: parts.moe.map(|part| Deferred::new(part, id) as _),
         comm: parts.comm.map(|part| Deferred::new(part, id) as _),
+        device,
     })
     .expect("the parts were made for this device")
 }

@@ -1,7 +1,7 @@
 //! What a call was given, as the inner device sees it.
 
 use super::device::inner_tensor;
-use crate::{Activation, KvLayer, RopeTable, SamplingState, StepView, Tensor};
+use crate::{Activation, KvLayer, RopeTable, Routes, SamplingState, StepView, Tensor};
 
 /// Turns tensors of the deferred device into those of the inner one.
 pub(super) trait OnInner {
@@ -35,6 +35,12 @@ impl OnInner for KvLayer {
 impl OnInner for RopeTable {
     fn on_inner(&self) -> Self {
         Self { cos_sin: self.cos_sin.on_inner(), style: self.style }
+    }
+}
+
+impl OnInner for Routes {
+    fn on_inner(&self) -> Self {
+        Self { experts: self.experts.on_inner(), weights: self.weights.on_inner() }
     }
 }
 

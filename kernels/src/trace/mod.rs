@@ -45,6 +45,7 @@
 
 mod fused;
 mod linear;
+mod moe;
 mod parts;
 mod queue;
 mod record;

@@ -3,8 +3,9 @@
 use super::Traced;
 use super::queue::{Op, record};
 use crate::{
-    ActivationKernels, AttentionArgs, AttentionKernels, AttentionPlan, CommKernels, KvGroupSpec, KvLayer,
-    KvLayout, MoeKernels, NormKernels, Result, RopeKernels, RopeTable, ShapeKey, StepCtx, StepRows, Tensor,
+    ActivationKernels, ActivationOp, AttentionArgs, AttentionKernels, AttentionPlan, CommKernels,
+    KvGroupSpec, KvLayer, KvLayout, NormKernels, Result, RopeKernels, RopeTable, ShapeKey, StepCtx, StepRows,
+    Tensor,
 };
 
 impl NormKernels for Traced<dyn NormKernels> {
@@ -43,11 +44,34 @@ impl ActivationKernels for Traced<dyn ActivationKernels> {
         self.0.silu_mul(ctx, gate_up, out)?;
         record(ctx, Op::new("activation.silu_mul"), &[("out", out)])
     }
+
+    fn supports(&self, op: ActivationOp) -> bool {
+        self.0.supports(op)
+    }
+
+    fn gelu_tanh_mul(&self, ctx: &mut StepCtx, gate_up: &Tensor, out: &Tensor) -> Result<()> {
+        self.0.gelu_tanh_mul(ctx, gate_up, out)?;
+        record(ctx, Op::new("activation.gelu_tanh_mul"), &[("out", out)])
+    }
+
+    fn scale(&self, ctx: &mut StepCtx, x: &Tensor, factor: f32) -> Result<()> {
+        self.0.scale(ctx, x, factor)?;
+        record(ctx, Op::new("activation.scale"), &[("x", x)])
+    }
+
+    fn soft_cap(&self, ctx: &mut StepCtx, x: &Tensor, cap: f32) -> Result<()> {
+        self.0.soft_cap(ctx, x, cap)?;
+        record(ctx, Op::new("activation.soft_cap"), &[("x", x)])
+    }
 }
 
 impl AttentionKernels for Traced<dyn AttentionKernels> {
     fn kv_layout(&self, spec: &KvGroupSpec, block_size: usize) -> Result<KvLayout> {
         self.0.kv_layout(spec, block_size)
+    }
+
+    fn supports_soft_cap(&self) -> bool {
+        self.0.supports_soft_cap()
     }
 
     fn plan(
@@ -77,8 +101,6 @@ impl AttentionKernels for Traced<dyn AttentionKernels> {
         record(ctx, Op::new("attention.forward"), &[("out", args.out)])
     }
 }
-
-impl MoeKernels for Traced<dyn MoeKernels> {}
 
 impl CommKernels for Traced<dyn CommKernels> {
     fn rank(&self) -> usize {

@@ -92,6 +92,7 @@ impl Attention {
                 plan: &group.plan,
                 scale: self.scale,
                 window: self.window,
+                soft_cap: None,
                 out: &mixed,
             },
         )?;

@@ -94,6 +94,7 @@ impl Work for Forward<'_> {
             plan: &self.plan,
             scale: self.scale,
             window: None,
+            soft_cap: None,
             out: &self.out,
         };
         self.attention.forward(ctx, &args)
