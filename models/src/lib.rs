@@ -60,15 +60,18 @@ pub mod testing;
 mod tokenizer;
 
 pub use architectures::{
-    Architecture, Attention, AttentionInput, CausalLm, DecoderLayer, GroupStep, LinearModule, Llama, Loader,
-    Mlp, Model, ModelInput, ModelRegistry, Qwen2, RmsNorm, decoder_tensors, inverse_frequencies, kv_groups,
-    rope_table,
+    Architecture, Attention, AttentionInput, BlockNorms, CausalLm, DecoderLayer, DecoderSpec, ExpertNames,
+    Gemma2, Gemma3, Granite, GroupStep, LinearModule, Llama, Loader, Mistral, Mixtral, Mlp, MlpModules,
+    Model, ModelInput, ModelRegistry, Olmo2, Phi3, QkNorm, Qwen2, Qwen2Moe, Qwen3, Qwen3Moe, RmsNorm,
+    RopeTables, SparseMlp, Storage, decoder_tensors, kv_groups, rope_table, rope_values,
 };
 pub use checkpoint::{
     Checkpoint, HostTensor, LoadFormat, LoadOptions, OutputHead, TensorInfo, TensorSource, TensorSpec,
     WeightDType, WeightSummary,
 };
-pub use config::{ConfigError, GenerationConfig, ModelConfig, RopeConfig, RopeScaling, SlidingWindow};
+pub use config::{
+    ConfigError, GenerationConfig, ModelConfig, MoeConfig, RopeConfig, RopeScaling, SlidingWindow,
+};
 pub use error::{Error, Result};
 pub use mmap::{MappedFile, MappedRange, TensorBytes};
 pub use tokenizer::{ChatTemplates, EncodeOptions, NamedTokens, SpecialTokens, Tokenizer, TokenizerError};

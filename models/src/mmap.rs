@@ -86,6 +86,18 @@ impl TensorBytes {
         file.get(range.clone())?;
         Some(Self::Mapped(MappedRange { file: Arc::clone(file), range }))
     }
+
+    /// Some of the bytes, or `None` if that reaches past the end.
+    pub fn window(&self, range: Range<usize>) -> Option<Self> {
+        match self {
+            Self::Mapped(bytes) => {
+                bytes.get(range.clone())?;
+                let start = bytes.range.start;
+                Self::mapped(&bytes.file, start + range.start..start + range.end)
+            }
+            Self::Owned(bytes) => Some(Self::Owned(bytes.get(range)?.to_vec())),
+        }
+    }
 }
 
 impl Deref for TensorBytes {

@@ -258,7 +258,10 @@ fn gguf_metadata_of_the_wrong_type_is_named() {
     assert_says(&gguf_error(&file.to_bytes()), &["general.architecture: expected a string, given u32"]);
     let mut file = GgufWriter::default();
     file.set("general.architecture", MetadataValue::String("mamba".to_owned()));
-    assert_says(&gguf_error(&file.to_bytes()), &["\"mamba\" is not supported; known are llama, qwen2"]);
+    assert_says(
+        &gguf_error(&file.to_bytes()),
+        &["\"mamba\" is not supported; known are llama, qwen2, qwen2moe, qwen3"],
+    );
     let mut file = GgufWriter::default();
     file.set("general.architecture", MetadataValue::String("llama".to_owned()));
     assert_says(&gguf_error(&file.to_bytes()), &["llama.embedding_length: missing"]);

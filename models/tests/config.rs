@@ -2,9 +2,11 @@
 
 mod common;
 
+use std::path::PathBuf;
+
 use common::chain;
 use quire_kernels::DType;
-use quire_models::testing::TinyModel;
+use quire_models::testing::{GoldenModel, TinyModel};
 use quire_models::{Checkpoint, ConfigError, GenerationConfig, LoadOptions, ModelConfig, RopeScaling};
 use serde_json::{Map, Value, json};
 
@@ -76,8 +78,11 @@ fn rope_scaling_is_read_or_refused() {
         "original_max_position_embeddings": 8192,
     });
     assert!(matches!(with(llama3).unwrap().rope.scaling, RopeScaling::Llama3 { .. }));
-    let error = with(json!({"rope_type": "yarn", "factor": 4.0})).unwrap_err().to_string();
-    assert_eq!(error, "rope_scaling.rope_type: \"yarn\" is not supported; known are default, linear, llama3");
+    let error = with(json!({"rope_type": "mrope", "factor": 4.0})).unwrap_err().to_string();
+    assert_eq!(
+        error,
+        "rope_scaling.rope_type: \"mrope\" is not supported; known are default, linear, dynamic, yarn, llama3, longrope"
+    );
     let error = with(json!({"rope_type": "linear"})).unwrap_err().to_string();
     assert_eq!(error, "rope_scaling.factor: missing");
 }
@@ -154,4 +159,139 @@ fn a_broken_config_file_is_named() {
     std::fs::write(folder.path().join("config.json"), "{\"hidden_size\": ").unwrap();
     let error = Checkpoint::open(folder.path(), &LoadOptions::default()).unwrap_err();
     assert!(chain(&error).contains("config.json is not valid json: EOF"), "{}", chain(&error));
+}
+
+fn golden_configs() -> Vec<(String, Map<String, Value>)> {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/tiny");
+    let files = std::fs::read_dir(folder).unwrap().map(|file| file.unwrap().path());
+    files
+        .map(|path| {
+            let name = path.file_stem().unwrap().to_string_lossy().into_owned();
+            (name, GoldenModel::read(&path).unwrap().config)
+        })
+        .collect()
+}
+
+/// What transformers wrote before it had `rope_parameters` and lists of layer types.
+fn in_old_words(mut config: Map<String, Value>) -> Map<String, Value> {
+    let Some(Value::Object(mut rope)) = config.remove("rope_parameters") else { return config };
+    if let Some(local) = rope.remove("sliding_attention") {
+        config.insert("rope_local_base_freq".to_owned(), local["rope_theta"].clone());
+        rope = rope["full_attention"].as_object().unwrap().clone();
+    }
+    for field in ["rope_theta", "partial_rotary_factor"] {
+        rope.remove(field).into_iter().for_each(|value| drop(config.insert(field.to_owned(), value)));
+    }
+    let kind = rope.remove("rope_type").unwrap();
+    if kind != "default" {
+        rope.insert("type".to_owned(), kind);
+        config.insert("rope_scaling".to_owned(), Value::Object(rope));
+    }
+    if config["model_type"] == "gemma2" {
+        config.remove("layer_types");
+    }
+    if config["model_type"] == "gemma3_text" {
+        config.remove("layer_types");
+        config.insert("sliding_window_pattern".to_owned(), json!(3));
+    }
+    let dtype = config.remove("dtype").unwrap();
+    config.insert("torch_dtype".to_owned(), dtype);
+    config
+}
+
+#[test]
+fn older_spellings_mean_the_same() {
+    for (name, config) in golden_configs() {
+        let read = |config: &Map<String, Value>| ModelConfig {
+            raw: Map::new(),
+            ..ModelConfig::from_json(config).unwrap()
+        };
+        assert_eq!(read(&in_old_words(config.clone())), read(&config), "{name}");
+    }
+}
+
+#[test]
+fn defaults_are_those_of_the_reference_and_null_is_none() {
+    let read = |name: &str, fields: Value| {
+        let (_, mut config) = golden_configs().into_iter().find(|(given, _)| given == name).unwrap();
+        for (field, value) in object(fields) {
+            match value == "absent" {
+                true => drop(config.remove(&field)),
+                false => drop(config.insert(field, value)),
+            }
+        }
+        ModelConfig::from_json(&config).unwrap()
+    };
+    let absent = json!({"attn_logit_softcapping": "absent", "final_logit_softcapping": "absent", "head_dim": "absent"});
+    let config = read("gemma2", absent);
+    assert_eq!(
+        (config.attention_soft_cap, config.logits_soft_cap, config.head_dim),
+        (Some(50.0), Some(30.0), 256)
+    );
+    let config = read("gemma2", json!({"attn_logit_softcapping": null, "final_logit_softcapping": null}));
+    assert_eq!((config.attention_soft_cap, config.logits_soft_cap), (None, None));
+    assert_eq!(read("mistral", json!({"sliding_window": "absent"})).window(0), Some(4096));
+    assert_eq!(read("mistral", json!({"sliding_window": null})).window(0), None);
+    assert_eq!(read("granite", json!({"attention_multiplier": "absent"})).attention_scale, 1.0);
+    assert!(read("gemma3", json!({"tie_word_embeddings": "absent"})).tie_word_embeddings);
+}
+
+#[test]
+fn what_is_not_built_is_refused_by_field_and_value() {
+    let check = |name: &str, field: &str, value: Value, said: &str| {
+        let (_, mut config) = golden_configs().into_iter().find(|(given, _)| given == name).unwrap();
+        config.insert(field.to_owned(), value);
+        assert_eq!(ModelConfig::from_json(&config).unwrap_err().to_string(), said);
+    };
+    check(
+        "gemma2",
+        "layer_types",
+        json!(["sliding_attention", "chunked_attention", "full_attention", "full_attention"]),
+        "layer_types: \"chunked_attention\" is not supported, expected \"sliding_attention\" or \"full_attention\"",
+    );
+    check(
+        "gemma2",
+        "layer_types",
+        json!(["full_attention"]),
+        "layer_types: a list of 1 is not supported, expected num_hidden_layers = 4",
+    );
+    check(
+        "gemma3",
+        "use_bidirectional_attention",
+        json!(true),
+        "use_bidirectional_attention: true is not supported, expected false",
+    );
+    check(
+        "gemma2",
+        "final_logit_softcapping",
+        json!(-1.0),
+        "final_logit_softcapping: expected a number above 0, given -1",
+    );
+    check("granite", "logits_scaling", json!(0), "logits_scaling: expected a number above 0, given inf");
+    check(
+        "llama",
+        "rope_parameters",
+        json!({"rope_type": "default", "rope_theta": 1e4, "partial_rotary_factor": 0.5}),
+        "partial_rotary_factor: 8 of 16 elements is not supported, expected all of them for this architecture",
+    );
+    check(
+        "phi3-longrope",
+        "rope_parameters",
+        json!({"rope_type": "longrope", "rope_theta": 1e4, "short_factor": [1.0], "long_factor": [1.0]}),
+        "rope_scaling.short_factor: 1 factors is not supported, expected one for each frequency, 8",
+    );
+    check("qwen3-moe", "num_experts_per_tok", json!(9), "num_experts_per_tok: expected 1 to 8, given 9");
+    check("mixtral", "num_local_experts", json!(0), "num_experts: expected 1 to 4294967295, given 0");
+    check(
+        "mixtral",
+        "num_local_experts",
+        json!("many"),
+        "num_local_experts: expected a whole number of at least 0, given \"many\"",
+    );
+    let (_, mut config) = golden_configs().into_iter().find(|(given, _)| given == "qwen2-moe").unwrap();
+    config.extend(object(json!({"use_sliding_window": true, "sliding_window": 32, "layer_types": null})));
+    assert_eq!(
+        ModelConfig::from_json(&config).unwrap_err().to_string(),
+        "use_sliding_window: true is not supported, expected false for this architecture"
+    );
 }

@@ -8,7 +8,9 @@ use common::{cached_model, golden};
 use quire_kernels::testing::deferred;
 use quire_kernels::{DType, Kernels, reference};
 use quire_models::testing::TinyModel;
-use quire_models::{Checkpoint, Error, LinearModule, LoadOptions, Loader, Model, ModelRegistry, WeightDType};
+use quire_models::{
+    Checkpoint, DecoderSpec, Error, LinearModule, LoadOptions, Loader, Model, ModelRegistry, WeightDType,
+};
 use serde_json::json;
 
 fn checkpoint(model: &TinyModel) -> Checkpoint {
@@ -136,10 +138,12 @@ fn architectures_are_found_by_name_and_strangers_add_theirs() {
     let error = registry.find("MambaForCausalLM").err().expect("nobody registered it");
     assert_eq!(
         error.to_string(),
-        "architecture MambaForCausalLM is not known; known are LlamaForCausalLM, Qwen2ForCausalLM"
+        "architecture MambaForCausalLM is not known; known are Gemma2ForCausalLM, Gemma3ForCausalLM, \
+         GraniteForCausalLM, LlamaForCausalLM, MistralForCausalLM, MixtralForCausalLM, Olmo2ForCausalLM, \
+         Phi3ForCausalLM, Qwen2ForCausalLM, Qwen2MoeForCausalLM, Qwen3ForCausalLM, Qwen3MoeForCausalLM"
     );
     registry.register("MineForCausalLM", |loader: &Loader<'_>| -> Result<Box<dyn Model>, Error> {
-        Ok(Box::new(quire_models::CausalLm::load(loader)?))
+        Ok(Box::new(quire_models::CausalLm::load(loader, &DecoderSpec::default())?))
     });
     let model = TinyModel::llama().with_config("architectures", json!(["MineForCausalLM"]));
     let checkpoint = checkpoint(&model);
@@ -153,8 +157,14 @@ fn architectures_are_found_by_name_and_strangers_add_theirs() {
 fn another_activation_is_refused() {
     let checkpoint = checkpoint(&TinyModel::llama().with_config("hidden_act", "gelu"));
     let kernels = reference::kernels();
-    let error = quire_models::CausalLm::load(&Loader::new(&checkpoint, &kernels, 16)).err().unwrap();
-    assert_eq!(error.to_string(), "LlamaForCausalLM: hidden_act = gelu is not supported, expected silu");
+    let error =
+        quire_models::CausalLm::load(&Loader::new(&checkpoint, &kernels, 16), &DecoderSpec::default())
+            .err()
+            .unwrap();
+    assert_eq!(
+        error.to_string(),
+        "LlamaForCausalLM: hidden_act = gelu is not supported, expected silu or gelu_pytorch_tanh"
+    );
 }
 
 /// The shortest golden prompts in float32, on the reference backend.

@@ -1,8 +1,6 @@
-//! Llama, SmolLM2 and others of their shape.
+//! Llama, SmolLM2, DeepSeek-LLM and others of their shape.
 
-use super::{Architecture, CausalLm, Loader, Model, decoder_tensors};
-use crate::checkpoint::{Checkpoint, TensorSpec};
-use crate::error::Result;
+use super::Architecture;
 
 /// The decoder of Llama (Touvron et al., 2023): RMS norm in front of each block, rotary positions, grouped
 /// queries, a gated MLP; biases only where `attention_bias` or `mlp_bias` ask for them.
@@ -14,12 +12,4 @@ impl Llama {
     pub const NAME: &str = "LlamaForCausalLM";
 }
 
-impl Architecture for Llama {
-    fn build(&self, loader: &Loader<'_>) -> Result<Box<dyn Model>> {
-        Ok(Box::new(CausalLm::load(loader)?))
-    }
-
-    fn tensors(&self, checkpoint: &Checkpoint) -> Result<Vec<TensorSpec>> {
-        decoder_tensors(checkpoint)
-    }
-}
+impl Architecture for Llama {}

@@ -1,7 +1,8 @@
 //! From tensors in a checkpoint to layers on a device.
 
-use quire_kernels::{HostWeight, Kernels, Linear, Tensor};
+use quire_kernels::{ExpertWeights, Experts, Gate, HostWeight, Kernels, Linear, Tensor};
 
+use super::MlpModules;
 use crate::checkpoint::{Checkpoint, HostTensor};
 use crate::config::ModelConfig;
 use crate::error::Result;
@@ -50,7 +51,15 @@ impl<'a> Loader<'a> {
     /// # Errors
     /// What is wrong with the tensor; the device is out of memory.
     pub fn vector(&self, name: &str, len: usize) -> Result<Tensor> {
-        let values = self.checkpoint.vector(name, len)?;
+        self.vector_with(name, len, |value| value)
+    }
+
+    /// As [`vector`](Self::vector), each element put through `prepare`.
+    ///
+    /// # Errors
+    /// As [`vector`](Self::vector).
+    pub fn vector_with(&self, name: &str, len: usize, prepare: impl Fn(f32) -> f32) -> Result<Tensor> {
+        let values: Vec<f32> = self.checkpoint.vector(name, len)?.into_iter().map(prepare).collect();
         (self.on_bytes)(4 * len as u64);
         Ok(self.kernels.upload(quire_kernels::DType::F32, &[len], &values)?)
     }
@@ -74,6 +83,35 @@ impl<'a> Loader<'a> {
         let weights: Vec<HostWeight<'_>> = read.iter().map(LinearTensors::as_host_weight).collect();
         let packed = self.kernels.linear().pack(&weights)?;
         (self.on_bytes)(read.iter().map(|tensors| tensors.weight.bytes.len() as u64).sum());
+        Ok(packed)
+    }
+
+    /// The experts of a layer.
+    ///
+    /// # Errors
+    /// As [`Loader::linear`]; the backend has no experts.
+    pub fn experts(
+        &self,
+        modules: &[MlpModules],
+        hidden_size: usize,
+        intermediate_size: usize,
+        gate: Gate,
+    ) -> Result<Box<dyn Experts>> {
+        let read_expert = |expert: &MlpModules| {
+            let gate_up = expert.gate_up.iter().map(|module| self.read(module, hidden_size));
+            Ok((gate_up.collect::<Result<Vec<_>>>()?, self.read(&expert.down, intermediate_size)?))
+        };
+        let read = modules.iter().map(read_expert).collect::<Result<Vec<_>>>()?;
+        let weights: Vec<ExpertWeights<'_>> = read
+            .iter()
+            .map(|(gate_up, down)| ExpertWeights {
+                gate_up: gate_up.iter().map(LinearTensors::as_host_weight).collect(),
+                down: down.as_host_weight(),
+            })
+            .collect();
+        let packed = self.kernels.moe()?.pack(&weights, gate)?;
+        let tensors = read.iter().flat_map(|(gate_up, down)| gate_up.iter().chain([down]));
+        (self.on_bytes)(tensors.map(|tensors| tensors.weight.bytes.len() as u64).sum());
         Ok(packed)
     }
 

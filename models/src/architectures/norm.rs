@@ -5,7 +5,7 @@ use quire_kernels::{Activation, AddRmsNorm, Kernels, StepCtx, Tensor, add_rms_no
 use super::Loader;
 use crate::error::Result;
 
-/// `x / sqrt(mean(x²) + eps) * weight`, over the residual stream.
+/// `x / sqrt(mean(x²) + eps) * weight`.
 #[derive(Debug)]
 pub struct RmsNorm {
     weight: Tensor,
@@ -13,13 +13,22 @@ pub struct RmsNorm {
 }
 
 impl RmsNorm {
-    /// Loads `{name}.weight`, `[hidden_size]`.
+    /// Loads `{name}.weight`, `[len]`.
     ///
     /// # Errors
     /// What is wrong with the tensor; the device is out of memory.
-    pub fn load(loader: &Loader<'_>, name: &str) -> Result<Self> {
+    pub fn load(loader: &Loader<'_>, name: &str, len: usize) -> Result<Self> {
+        Self::load_scaled(loader, name, len, 1.0)
+    }
+
+    /// As [`load`](Self::load), for a norm whose result is multiplied by `scale`.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_scaled(loader: &Loader<'_>, name: &str, len: usize, scale: f32) -> Result<Self> {
         let config = loader.config();
-        let weight = loader.vector(&format!("{name}.weight"), config.hidden_size)?;
+        let prepare = |weight: f32| (weight + config.norm_offset) * scale;
+        let weight = loader.vector_with(&format!("{name}.weight"), len, prepare)?;
         Ok(Self { weight, eps: config.rms_norm_eps })
     }
 

@@ -6,28 +6,39 @@ use std::sync::Arc;
 
 use quire_kernels::{DType, Kernels, KvGroupSpec, Limits};
 
-use super::{Llama, Loader, Model, Qwen2, decoder, model};
+use super::{
+    CausalLm, DecoderSpec, Gemma2, Gemma3, Granite, Llama, Loader, Mistral, Mixtral, Model, Olmo2, Phi3,
+    Qwen2, Qwen2Moe, Qwen3, Qwen3Moe, RopeTables, decoder, decoder_tensors, model,
+};
 use crate::checkpoint::{Checkpoint, TensorSpec};
 use crate::config::ModelConfig;
 use crate::error::{Error, Result};
 
 /// How the models of one architecture are built, and what they need before they are.
 ///
-/// A closure from [`Loader`] to a model is an architecture too. It takes the defaults of a decoder; the
-/// checkpoint's tensors are then checked one by one as they are read.
+/// One that is a decoder of the usual parts says which in [`decoder`](Self::decoder), and all else follows. A closure from
+/// [`Loader`] to a model is an architecture too: it takes the defaults of a decoder, and the checkpoint's tensors are
+/// then checked one by one as they are read.
 pub trait Architecture: Send + Sync {
+    /// How its decoder is put together. Llama's, unless it says otherwise.
+    fn decoder(&self) -> DecoderSpec {
+        DecoderSpec::default()
+    }
+
     /// Builds the model: reads weights, packs them for the device.
     ///
     /// # Errors
     /// What is wrong with the checkpoint, or what the backend cannot do.
-    fn build(&self, loader: &Loader<'_>) -> Result<Box<dyn Model>>;
+    fn build(&self, loader: &Loader<'_>) -> Result<Box<dyn Model>> {
+        Ok(Box::new(CausalLm::load(loader, &self.decoder())?))
+    }
 
     /// Every tensor the model needs, so that a checkpoint is refused before memory is reserved for it.
     ///
     /// # Errors
     /// [`Error::MissingTensor`] where the checkpoint leaves open what is needed.
     fn tensors(&self, checkpoint: &Checkpoint) -> Result<Vec<TensorSpec>> {
-        checkpoint.stored()
+        decoder_tensors(checkpoint, &self.decoder())
     }
 
     /// The groups of layers that share a block table.
@@ -38,13 +49,13 @@ pub trait Architecture: Send + Sync {
     /// Bytes of the tables that the model makes for itself beside its weights: the cosines and sines of all
     /// positions.
     fn table_bytes(&self, config: &ModelConfig, limits: &Limits) -> usize {
-        4 * limits.max_model_len * config.head_dim
+        RopeTables::planned_bytes(config, limits.max_model_len)
     }
 
     /// Scratch that a forward pass within `limits` takes for activations, beside what the parts of
     /// `kernels` take themselves.
     fn scratch_bytes(&self, config: &ModelConfig, kernels: &Kernels, limits: &Limits) -> usize {
-        decoder::scratch_bytes(config, kernels, limits)
+        decoder::scratch_bytes(config, &self.decoder(), kernels, limits)
     }
 }
 
@@ -54,6 +65,10 @@ where
 {
     fn build(&self, loader: &Loader<'_>) -> Result<Box<dyn Model>> {
         self(loader)
+    }
+
+    fn tensors(&self, checkpoint: &Checkpoint) -> Result<Vec<TensorSpec>> {
+        checkpoint.stored()
     }
 }
 
@@ -94,7 +109,17 @@ impl Default for ModelRegistry {
     fn default() -> Self {
         let mut registry = Self::empty();
         registry.register(Llama::NAME, Llama);
+        registry.register(Mistral::NAME, Mistral);
+        registry.register(Mixtral::NAME, Mixtral);
         registry.register(Qwen2::NAME, Qwen2);
+        registry.register(Qwen2Moe::NAME, Qwen2Moe);
+        registry.register(Qwen3::NAME, Qwen3);
+        registry.register(Qwen3Moe::NAME, Qwen3Moe);
+        registry.register(Gemma2::NAME, Gemma2);
+        registry.register(Gemma3::NAME, Gemma3);
+        registry.register(Phi3::NAME, Phi3);
+        registry.register(Olmo2::NAME, Olmo2);
+        registry.register(Granite::NAME, Granite);
         registry
     }
 }

@@ -3,36 +3,26 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use super::gguf_names::GgufNames;
 use super::{Checkpoint, HostTensor, LoadOptions, TensorInfo, TensorSource, TensorSpec, WeightDType};
-use crate::config::{GenerationConfig, ModelConfig};
+use crate::config::{GenerationConfig, ModelConfig, ROPE_TENSORS};
 use crate::error::{Error, Result};
 use crate::gguf::{Gguf, TensorEntry};
 use crate::mmap::TensorBytes;
 
-/// Modules outside the layers.
-const TOP: [(&str, &str); 3] =
-    [("token_embd", "model.embed_tokens"), ("output_norm", "model.norm"), ("output", "lm_head")];
-
-/// Modules of a layer.
-const LAYER: [(&str, &str); 9] = [
-    ("attn_norm", "input_layernorm"),
-    ("attn_q", "self_attn.q_proj"),
-    ("attn_k", "self_attn.k_proj"),
-    ("attn_v", "self_attn.v_proj"),
-    ("attn_output", "self_attn.o_proj"),
-    ("ffn_norm", "post_attention_layernorm"),
-    ("ffn_gate", "mlp.gate_proj"),
-    ("ffn_up", "mlp.up_proj"),
-    ("ffn_down", "mlp.down_proj"),
-];
+/// Architectures whose q and k rows converters to GGUF store so that the two elements which rotate together are
+/// neighbours; the models here, like the originals, have them half a head apart.
+const INTERLEAVED: [&str; 3] = ["LlamaForCausalLM", "MixtralForCausalLM", "GraniteForCausalLM"];
 
 pub(super) fn open(path: &Path, options: &LoadOptions) -> Result<Checkpoint> {
     let file = Arc::new(Gguf::open(path)?);
     let config = ModelConfig::from_gguf(&file)?;
     let source = Box::new(GgufTensors {
         file: Arc::clone(&file),
+        names: GgufNames::of(&config.architecture),
+        num_experts: config.moe.as_ref().map_or(0, |moe| moe.num_experts),
         head_dim: config.head_dim,
-        interleaved: config.architecture == "LlamaForCausalLM",
+        interleaved: INTERLEAVED.contains(&config.architecture.as_str()),
     });
     Ok(Checkpoint {
         path: path.to_owned(),
@@ -48,15 +38,28 @@ pub(super) fn open(path: &Path, options: &LoadOptions) -> Result<Checkpoint> {
 #[derive(Debug)]
 struct GgufTensors {
     file: Arc<Gguf>,
+    names: GgufNames,
+    /// Matrices in the tensors of experts.
+    num_experts: usize,
     head_dim: usize,
-    /// Converters to GGUF store the q and k rows of a Llama so that the two elements which rotate
-    /// together are neighbours; the model here, like the original, has them half a head apart.
+    /// Whether elements that rotate together are neighbours.
     interleaved: bool,
 }
 
+/// A matrix or vector of the file.
+struct Found<'a> {
+    tensor: &'a TensorEntry,
+    /// Which part of the tensor, of how many.
+    part: Option<(usize, usize)>,
+}
+
 impl GgufTensors {
-    fn find(&self, name: &str) -> Option<&TensorEntry> {
-        self.file.tensor(&gguf_name(name)?)
+    fn find(&self, name: &str) -> Option<Found<'_>> {
+        let place = self.names.place(name)?;
+        let tensor = self.file.tensor(&place.tensor)?;
+        let Some(expert) = place.expert else { return Some(Found { tensor, part: None }) };
+        let num_parts = tensor.shape().first().copied().filter(|_| tensor.shape().len() == 3)?;
+        (expert < num_parts).then_some(Found { tensor, part: Some((expert, num_parts)) })
     }
 
     fn is_interleaved(&self, name: &str) -> bool {
@@ -70,14 +73,17 @@ impl TensorSource for GgufTensors {
     }
 
     fn stored_name(&self, name: &str) -> String {
-        gguf_name(name).unwrap_or_else(|| name.to_owned())
+        self.names.place(name).map_or_else(|| name.to_owned(), |place| place.to_string())
     }
 
     fn names(&self) -> Vec<String> {
-        let known = |tensor: &TensorEntry| hf_name(tensor.name()).unwrap_or_else(|| tensor.name().to_owned());
+        let known = |tensor: &TensorEntry| {
+            let names = self.names.names(tensor.name(), self.num_experts);
+            names.unwrap_or_else(|| vec![tensor.name().to_owned()])
+        };
         // The rotary factors are part of the configuration.
-        let tensors = self.file.tensors().iter().filter(|tensor| tensor.name() != "rope_freqs.weight");
-        let mut names: Vec<String> = tensors.map(known).collect();
+        let tensors = self.file.tensors().iter().filter(|tensor| !ROPE_TENSORS.contains(&tensor.name()));
+        let mut names: Vec<String> = tensors.flat_map(known).collect();
         names.sort();
         names
     }
@@ -87,26 +93,46 @@ impl TensorSource for GgufTensors {
     }
 
     fn info(&self, spec: &TensorSpec) -> Result<Option<TensorInfo>> {
-        Ok(self.find(&spec.name).map(|tensor| TensorInfo {
-            dtype: tensor.dtype(),
-            shape: tensor.shape().to_vec(),
+        Ok(self.find(&spec.name).map(|found| TensorInfo {
+            dtype: found.tensor.dtype(),
+            shape: found.shape().to_vec(),
             path: self.file.path().to_owned(),
         }))
     }
 
     fn tensor(&self, spec: &TensorSpec) -> Result<HostTensor> {
-        let found = self.find(&spec.name).and_then(|tensor| Some((tensor, self.file.bytes(tensor)?)));
-        let Some((tensor, mut bytes)) = found else {
+        let found = self.find(&spec.name).and_then(|found| {
+            let bytes = found.bytes(self.file.bytes(found.tensor)?)?;
+            Some((found, bytes))
+        });
+        let Some((found, mut bytes)) = found else {
             return Err(Error::MissingTensor {
                 tensor: self.stored_name(&spec.name),
                 path: self.file.path().to_owned(),
             });
         };
-        let num_rows = tensor.shape().first().copied().unwrap_or(1);
+        let num_rows = found.shape().first().copied().unwrap_or(1);
         if self.is_interleaved(&spec.name) && num_rows.is_multiple_of(self.head_dim) {
             bytes = TensorBytes::Owned(rows_in_halves(&bytes, num_rows, self.head_dim));
         }
-        Ok(HostTensor { dtype: tensor.dtype(), shape: tensor.shape().to_vec(), bytes })
+        Ok(HostTensor { dtype: found.tensor.dtype(), shape: found.shape().to_vec(), bytes })
+    }
+}
+
+impl Found<'_> {
+    fn shape(&self) -> &[usize] {
+        &self.tensor.shape()[usize::from(self.part.is_some())..]
+    }
+
+    /// Its share of the tensor's bytes. A matrix is a whole number of rows, and a row of quantized blocks.
+    fn bytes(&self, all: TensorBytes) -> Option<TensorBytes> {
+        match self.part {
+            None => Some(all),
+            Some((part, num_parts)) => {
+                let len = all.len() / num_parts;
+                all.window(part * len..(part + 1) * len)
+            }
+        }
     }
 }
 
@@ -124,49 +150,9 @@ fn rows_in_halves(bytes: &[u8], num_rows: usize, head_dim: usize) -> Vec<u8> {
     moved
 }
 
-/// `blk.3.attn_q.weight` to `model.layers.3.self_attn.q_proj.weight`.
-fn hf_name(gguf: &str) -> Option<String> {
-    let (stem, kind) = gguf.rsplit_once('.')?;
-    match stem.strip_prefix("blk.") {
-        Some(rest) => {
-            let (layer, part) = rest.split_once('.')?;
-            let (_, module) = LAYER.iter().find(|(theirs, _)| *theirs == part)?;
-            Some(format!("model.layers.{layer}.{module}.{kind}"))
-        }
-        None => TOP.iter().find(|(theirs, _)| *theirs == stem).map(|(_, ours)| format!("{ours}.{kind}")),
-    }
-}
-
-/// The inverse of [`hf_name`].
-pub(crate) fn gguf_name(hf: &str) -> Option<String> {
-    let (stem, kind) = hf.rsplit_once('.')?;
-    match stem.strip_prefix("model.layers.") {
-        Some(rest) => {
-            let (layer, module) = rest.split_once('.')?;
-            let (part, _) = LAYER.iter().find(|(_, ours)| *ours == module)?;
-            Some(format!("blk.{layer}.{part}.{kind}"))
-        }
-        None => TOP.iter().find(|(_, ours)| *ours == stem).map(|(theirs, _)| format!("{theirs}.{kind}")),
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn names_map_both_ways() {
-        for (gguf, hf) in [
-            ("blk.3.attn_q.weight", "model.layers.3.self_attn.q_proj.weight"),
-            ("blk.11.attn_k.bias", "model.layers.11.self_attn.k_proj.bias"),
-            ("token_embd.weight", "model.embed_tokens.weight"),
-            ("output.weight", "lm_head.weight"),
-        ] {
-            assert_eq!(hf_name(gguf).as_deref(), Some(hf));
-            assert_eq!(gguf_name(hf).as_deref(), Some(gguf));
-        }
-        assert_eq!(hf_name("blk.0.unheard_of.weight"), None);
-    }
 
     #[test]
     fn rows_move_from_neighbours_to_halves() {

@@ -3,6 +3,7 @@
 mod convert;
 mod dummy;
 mod gguf;
+mod gguf_names;
 mod head;
 mod hf;
 mod source;
@@ -16,7 +17,7 @@ use crate::config::{GenerationConfig, ModelConfig};
 use crate::error::{Error, Result};
 use crate::gguf::{Gguf, has_magic};
 
-pub(crate) use gguf::gguf_name;
+pub(crate) use gguf_names::GgufNames;
 pub use head::OutputHead;
 pub use source::{HostTensor, TensorInfo, TensorSource, TensorSpec};
 

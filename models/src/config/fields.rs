@@ -38,6 +38,20 @@ impl<'a> Fields<'a> {
         self.number(field)?.ok_or_else(|| ConfigError::Missing { field: self.path(field) })
     }
 
+    pub(super) fn sizes(&self, field: &str) -> Result<Option<Vec<usize>>, ConfigError> {
+        self.read(field, "a list of whole numbers of at least 0", |value| {
+            let numbers = value.as_array()?.iter().map(Value::as_u64);
+            numbers.map(|number| usize::try_from(number?).ok()).collect()
+        })
+    }
+
+    pub(super) fn required_numbers(&self, field: &str) -> Result<Vec<f64>, ConfigError> {
+        let numbers = self.read(field, "a list of numbers", |value| {
+            value.as_array()?.iter().map(Value::as_f64).collect::<Option<Vec<f64>>>()
+        })?;
+        numbers.ok_or_else(|| ConfigError::Missing { field: self.path(field) })
+    }
+
     pub(super) fn boolean(&self, field: &str) -> Result<Option<bool>, ConfigError> {
         self.read(field, "true or false", Value::as_bool)
     }
@@ -51,8 +65,13 @@ impl<'a> Fields<'a> {
     }
 
     pub(super) fn object(&self, field: &'a str) -> Result<Option<Fields<'a>>, ConfigError> {
+        self.object_at(field, field)
+    }
+
+    /// As [`object`](Self::object), where `path` names it from the top.
+    pub(super) fn object_at(&self, field: &str, path: &'a str) -> Result<Option<Fields<'a>>, ConfigError> {
         let object = self.read(field, "an object", Value::as_object)?;
-        Ok(object.map(|object| Fields { object, prefix: field }))
+        Ok(object.map(|object| Fields { object, prefix: path }))
     }
 
     /// One token id, where a list would make no sense. Some files say -1 for "none".

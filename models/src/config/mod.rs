@@ -1,17 +1,25 @@
 //! What a model is: its sizes, before any weight is read.
 
+mod dialect;
 mod error;
 mod fields;
 mod generation;
 mod gguf;
 mod hf;
+mod moe;
 mod rope;
+mod window;
 
-use quire_kernels::DType;
+use quire_kernels::{DType, Gate};
+
+use crate::error::Error;
 
 pub use error::ConfigError;
 pub use generation::GenerationConfig;
+pub(crate) use gguf::ROPE_TENSORS;
+pub use moe::MoeConfig;
 pub use rope::{RopeConfig, RopeScaling};
+pub use window::SlidingWindow;
 
 /// The largest size or count taken seriously; products of two still fit into 64 bits.
 const MAX_SIZE: usize = u32::MAX as usize;
@@ -44,6 +52,24 @@ pub struct ModelConfig {
     pub rms_norm_eps: f32,
     /// Rotary position embedding.
     pub rope: RopeConfig,
+    /// That of layers with a window, where they have their own.
+    pub local_rope: Option<RopeConfig>,
+    /// Multiplies the scores of attention.
+    pub attention_scale: f32,
+    /// Soft cap of the scores of attention.
+    pub attention_soft_cap: Option<f32>,
+    /// Soft cap of the logits.
+    pub logits_soft_cap: Option<f32>,
+    /// Multiplies embeddings.
+    pub embedding_scale: f32,
+    /// Multiplies what each block adds to the residual stream.
+    pub residual_scale: f32,
+    /// Multiplies the logits.
+    pub logits_scale: f32,
+    /// Added to the weights of norms before they multiply.
+    pub norm_offset: f32,
+    /// Layers whose MLP is a mixture of experts.
+    pub moe: Option<MoeConfig>,
     /// Activation of the MLP, such as `silu`.
     pub hidden_act: String,
     /// Whether the output head is the embedding.
@@ -66,20 +92,38 @@ pub struct ModelConfig {
     pub raw: serde_json::Map<String, serde_json::Value>,
 }
 
-/// Attention that reaches back a fixed number of tokens, in some layers.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub struct SlidingWindow {
-    /// Tokens a position sees, itself included.
-    pub num_tokens: usize,
-    /// For each layer, whether it is limited.
-    pub layers: Vec<bool>,
-}
-
 impl ModelConfig {
     /// The window of one layer; `None` where it sees everything.
     pub fn window(&self, layer: usize) -> Option<usize> {
         let window = self.sliding_window.as_ref()?;
         window.layers.get(layer).copied().unwrap_or(false).then_some(window.num_tokens)
+    }
+
+    /// The rotary embedding of one layer.
+    pub fn rope_of(&self, layer: usize) -> &RopeConfig {
+        self.local_rope.as_ref().filter(|_| self.window(layer).is_some()).unwrap_or(&self.rope)
+    }
+
+    /// The experts of one layer; `None` where its MLP is an ordinary one.
+    pub fn moe_of(&self, layer: usize) -> Option<&MoeConfig> {
+        self.moe.as_ref().filter(|moe| moe.layers.get(layer).copied().unwrap_or(false))
+    }
+
+    /// What the gate of its MLPs goes through.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`] for an activation that is not built.
+    pub fn gate(&self) -> crate::Result<Gate> {
+        match self.hidden_act.as_str() {
+            "silu" | "swish" => Ok(Gate::Silu),
+            "gelu_pytorch_tanh" | "gelu_new" => Ok(Gate::GeluTanh),
+            _ => Err(Error::Unsupported {
+                architecture: self.architecture.clone(),
+                field: "hidden_act",
+                given: self.hidden_act.clone(),
+                expected: "silu or gelu_pytorch_tanh",
+            }),
+        }
     }
 
     /// Columns of q: all heads side by side.
@@ -133,7 +177,32 @@ impl ModelConfig {
             return Err(ConfigError::number(&name("rms_norm_eps"), expected, self.rms_norm_eps));
         }
         self.rope.validate(self.head_dim, name)?;
+        if let Some(rope) = &self.local_rope {
+            rope.validate(self.head_dim, name)?;
+        }
+        if let Some(moe) = &self.moe {
+            moe.validate(name)?;
+        }
+        self.check_scales(name)?;
         self.check_token_ids(name)
+    }
+
+    fn check_scales(&self, name: Naming<'_>) -> Result<(), ConfigError> {
+        let caps = [
+            ("attn_logit_softcapping", self.attention_soft_cap),
+            ("final_logit_softcapping", self.logits_soft_cap),
+        ];
+        let caps = caps.into_iter().filter_map(|(field, cap)| Some((field, cap?)));
+        let scales = [
+            ("query_pre_attn_scalar or attention_multiplier", self.attention_scale),
+            ("embedding_multiplier", self.embedding_scale),
+            ("residual_multiplier", self.residual_scale),
+            ("logits_scaling", self.logits_scale),
+        ];
+        match scales.into_iter().chain(caps).find(|(_, given)| !(given.is_finite() && *given > 0.0)) {
+            Some((field, given)) => Err(ConfigError::number(&name(field), "a number above 0", given)),
+            None => Ok(()),
+        }
     }
 
     fn check_token_ids(&self, name: Naming<'_>) -> Result<(), ConfigError> {

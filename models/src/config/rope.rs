@@ -4,14 +4,16 @@ use super::fields::Fields;
 use super::{ConfigError, Naming};
 
 const DEFAULT_THETA: f64 = 10_000.0;
-const KNOWN: &str = "default, linear, llama3";
+const KNOWN: &str = "default, linear, dynamic, yarn, llama3, longrope";
 
 /// Rotary position embedding (Su et al., RoFormer).
 #[derive(Debug, Clone, PartialEq)]
 pub struct RopeConfig {
     /// Base of the frequencies.
     pub theta: f64,
-    /// How they are stretched to longer contexts.
+    /// Elements of a head that are turned: the first ones. Even.
+    pub rotary_dim: usize,
+    /// How the frequencies are stretched to longer contexts.
     pub scaling: RopeScaling,
 }
 
@@ -21,10 +23,33 @@ pub struct RopeConfig {
 pub enum RopeScaling {
     /// Not at all.
     None,
-    /// Every frequency divided by `factor`.
+    /// Every frequency divided by `factor` (Chen et al., Positional Interpolation, 2023).
     Linear {
         /// At least 1.
         factor: f64,
+    },
+    /// A base that grows with the context ("dynamic NTK", by bloc97 and emozilla, 2023): position `p` beyond the training's
+    /// context is turned as the last one of a text of `p + 1` tokens.
+    Dynamic {
+        /// At least 1.
+        factor: f64,
+        /// The training's context length.
+        original_max_position: usize,
+    },
+    /// Short wavelengths kept, long ones divided, a ramp in between (Peng et al., YaRN, 2023).
+    Yarn {
+        /// At least 1.
+        factor: f64,
+        /// The training's context length.
+        original_max_position: usize,
+        /// Frequencies that turn more often in the training's context are kept.
+        beta_fast: f64,
+        /// Frequencies that turn less often are divided.
+        beta_slow: f64,
+        /// Whether the ramp starts and ends at whole frequencies.
+        truncate: bool,
+        /// Multiplies cosines and sines.
+        magnitude: f64,
     },
     /// As Llama 3.1: long wavelengths divided by `factor`, short ones kept, a ramp in between.
     Llama3 {
@@ -37,55 +62,122 @@ pub enum RopeScaling {
         /// The training's context length.
         original_max_position: usize,
     },
+    /// Each frequency divided by its own factor, of one list up to the training's context and of another beyond it
+    /// (Ding et al., LongRoPE, 2024). Which one holds is decided by the longest text that the model is loaded for.
+    LongRope {
+        /// For texts within the training's context.
+        short: Vec<f64>,
+        /// For longer ones.
+        long: Vec<f64>,
+        /// The training's context length.
+        original_max_position: usize,
+        /// Multiplies cosines and sines.
+        magnitude: f64,
+    },
     /// Each frequency divided by its own factor: how GGUF files store what a converter worked out.
     Factors(Vec<f32>),
 }
 
-impl Default for RopeConfig {
-    fn default() -> Self {
-        Self { theta: DEFAULT_THETA, scaling: RopeScaling::None }
-    }
+/// What scaling is read with beside its own fields.
+#[derive(Clone, Copy)]
+pub(super) struct RopeContext {
+    pub(super) head_dim: usize,
+    pub(super) max_position: usize,
+    /// The training's context length, where the file has it outside of its rotary parameters.
+    pub(super) original_max_position: Option<usize>,
 }
 
 impl RopeConfig {
-    /// From `config.json`: `rope_theta` and `rope_scaling`, or `rope_parameters` holding both.
-    pub(super) fn from_json(config: Fields<'_>) -> Result<Self, ConfigError> {
-        let together = config.object("rope_parameters")?;
-        let theta = match together.map(|fields| fields.number("rope_theta")).transpose()?.flatten() {
-            Some(theta) => theta,
-            None => config.number("rope_theta")?.unwrap_or(DEFAULT_THETA),
-        };
-        let scaling = match together {
-            Some(fields) => Some(fields),
+    /// Whole heads, not stretched.
+    pub fn plain(theta: f64, rotary_dim: usize) -> Self {
+        Self { theta, rotary_dim, scaling: RopeScaling::None }
+    }
+
+    /// From `config.json`: `rope_theta` and `rope_scaling`, or `rope_parameters` holding both, for all layers or for each
+    /// kind of layer. The second one is that of layers with a window, where they have their own.
+    pub(super) fn from_json(
+        config: Fields<'_>,
+        context: RopeContext,
+    ) -> Result<(Self, Option<Self>), ConfigError> {
+        let parameters = config.object("rope_parameters")?;
+        if let Some(kinds) = parameters {
+            let full = kinds.object_at("full_attention", "rope_parameters.full_attention")?;
+            let local = kinds.object_at("sliding_attention", "rope_parameters.sliding_attention")?;
+            if full.is_some() || local.is_some() {
+                let local = local.map(|local| Self::read(config, Some(local), context)).transpose()?;
+                return Ok((Self::read(config, full, context)?, local));
+            }
+        }
+        let scaling = match parameters {
+            Some(parameters) => Some(parameters),
             None => config.object("rope_scaling")?,
         };
-        Ok(Self {
-            theta,
-            scaling: scaling.map(RopeScaling::from_json).transpose()?.unwrap_or(RopeScaling::None),
-        })
+        let rope = Self::read(config, scaling, context)?;
+        let local = config.number("rope_local_base_freq")?;
+        let local = local.map(|theta| Self { theta, scaling: RopeScaling::None, ..rope.clone() });
+        Ok((rope, local))
+    }
+
+    fn read(
+        config: Fields<'_>,
+        parameters: Option<Fields<'_>>,
+        context: RopeContext,
+    ) -> Result<Self, ConfigError> {
+        let number = |field: &str| match parameters.map(|fields| fields.number(field)).transpose()?.flatten()
+        {
+            Some(number) => Ok(Some(number)),
+            None => config.number(field),
+        };
+        let theta = number("rope_theta")?.unwrap_or(DEFAULT_THETA);
+        let share = number("partial_rotary_factor")?.unwrap_or(1.0);
+        if !(share > 0.0 && share <= 1.0) {
+            return Err(ConfigError::number("partial_rotary_factor", "a number above 0 and up to 1", share));
+        }
+        let rotary_dim = (context.head_dim as f64 * share) as usize;
+        let scaling = parameters.map(|fields| RopeScaling::from_json(fields, context)).transpose()?;
+        Ok(Self { theta, rotary_dim, scaling: scaling.unwrap_or(RopeScaling::None) })
     }
 
     pub(super) fn validate(&self, head_dim: usize, name: Naming<'_>) -> Result<(), ConfigError> {
         if !(self.theta.is_finite() && self.theta > 1.0) {
             return Err(ConfigError::number(&name("rope_theta"), "a number above 1", self.theta));
         }
-        self.scaling.validate(head_dim, name)
+        if !self.rotary_dim.is_multiple_of(2) || !(2..=head_dim).contains(&self.rotary_dim) {
+            return Err(ConfigError::Unsupported {
+                field: name("partial_rotary_factor"),
+                given: format!("{} of {head_dim} elements", self.rotary_dim),
+                expected: format!("an even number from 2 to {head_dim}"),
+            });
+        }
+        self.scaling.validate(self.rotary_dim, name)
     }
 }
 
 impl RopeScaling {
-    fn from_json(fields: Fields<'_>) -> Result<Self, ConfigError> {
+    fn from_json(fields: Fields<'_>, context: RopeContext) -> Result<Self, ConfigError> {
         // `type` is the older name.
         let key = if fields.find("rope_type").is_some() { "rope_type" } else { "type" };
-        match fields.string(key)?.unwrap_or("default") {
+        let kind = fields.string(key)?.unwrap_or("default");
+        // Where only the model's own length is given, it is the training's.
+        let of_parameters = fields.size("original_max_position_embeddings")?;
+        let original_max_position =
+            context.original_max_position.or(of_parameters).unwrap_or(context.max_position);
+        match kind {
             "default" => Ok(Self::None),
             "linear" => Ok(Self::Linear { factor: fields.required_number("factor")? }),
+            "dynamic" => Ok(Self::Dynamic {
+                factor: fields.required_number("factor")?,
+                original_max_position: context.max_position,
+            }),
+            "yarn" => Self::yarn(fields, original_max_position, context),
             "llama3" => Ok(Self::Llama3 {
                 factor: fields.required_number("factor")?,
                 low_freq_factor: fields.required_number("low_freq_factor")?,
                 high_freq_factor: fields.required_number("high_freq_factor")?,
-                original_max_position: fields.required_size("original_max_position_embeddings")?,
+                original_max_position,
             }),
+            // The first Phi-3 called it `su`, after its inventor.
+            "longrope" | "su" => Self::long_rope(fields, original_max_position, context),
             given => Err(ConfigError::RopeScaling {
                 field: fields.path(key),
                 given: given.to_owned(),
@@ -94,18 +186,57 @@ impl RopeScaling {
         }
     }
 
-    /// From the metadata of a GGUF file, where `kind` may be left out.
-    pub(super) fn from_gguf(field: String, kind: &str, factor: Option<f64>) -> Result<Self, ConfigError> {
-        match (kind, factor) {
-            ("none", _) | ("linear", None) => Ok(Self::None),
-            ("linear", Some(factor)) => Ok(Self::Linear { factor }),
-            (given, _) => {
-                Err(ConfigError::RopeScaling { field, given: given.to_owned(), known: "none, linear" })
-            }
-        }
+    fn yarn(
+        fields: Fields<'_>,
+        original_max_position: usize,
+        context: RopeContext,
+    ) -> Result<Self, ConfigError> {
+        let factor = match fields.number("factor")? {
+            Some(factor) => factor,
+            None => context.max_position as f64 / original_max_position as f64,
+        };
+        let grown = |scale: f64| if factor <= 1.0 { 1.0 } else { 0.1 * scale * factor.ln() + 1.0 };
+        let magnitude = match fields.number("attention_factor")? {
+            Some(given) => given,
+            None => match (positive(fields, "mscale")?, positive(fields, "mscale_all_dim")?) {
+                (Some(scale), Some(all)) => grown(scale) / grown(all),
+                _ => grown(1.0),
+            },
+        };
+        Ok(Self::Yarn {
+            factor,
+            original_max_position,
+            beta_fast: positive(fields, "beta_fast")?.unwrap_or(32.0),
+            beta_slow: positive(fields, "beta_slow")?.unwrap_or(1.0),
+            truncate: fields.boolean("truncate")?.unwrap_or(true),
+            magnitude,
+        })
     }
 
-    fn validate(&self, head_dim: usize, name: Naming<'_>) -> Result<(), ConfigError> {
+    fn long_rope(
+        fields: Fields<'_>,
+        original_max_position: usize,
+        context: RopeContext,
+    ) -> Result<Self, ConfigError> {
+        let factor = match fields.number("factor")? {
+            Some(factor) => factor,
+            None => context.max_position as f64 / original_max_position as f64,
+        };
+        let grown = || (1.0 + factor.ln() / (original_max_position as f64).ln()).sqrt();
+        let magnitude = match fields.number("attention_factor")? {
+            Some(given) => given,
+            None if factor <= 1.0 => 1.0,
+            None => grown(),
+        };
+        Ok(Self::LongRope {
+            short: fields.required_numbers("short_factor")?,
+            long: fields.required_numbers("long_factor")?,
+            original_max_position,
+            magnitude,
+        })
+    }
+
+    fn validate(&self, rotary_dim: usize, name: Naming<'_>) -> Result<(), ConfigError> {
         let positive = |field: &str, given: f64| {
             if given.is_finite() && given > 0.0 {
                 Ok(())
@@ -113,29 +244,65 @@ impl RopeScaling {
                 Err(ConfigError::number(&name(field), "a number above 0", given))
             }
         };
+        let original = |given: usize| positive("rope_scaling.original_max_position_embeddings", given as f64);
+        let each = |field: &str, factors: &[f64]| {
+            factors.iter().try_for_each(|&factor| positive(field, factor))?;
+            check_len(&name(field), factors.len(), rotary_dim / 2)
+        };
         match self {
             Self::None => Ok(()),
             Self::Linear { factor } => positive("rope_scaling.factor", *factor),
+            Self::Dynamic { factor, original_max_position } => {
+                positive("rope_scaling.factor", *factor)?;
+                original(*original_max_position)?;
+                // The base grows with a power of `dim / (dim - 2)`.
+                if rotary_dim > 2 {
+                    return Ok(());
+                }
+                Err(ConfigError::number(&name("head_dim"), "at least 4 with dynamic scaling", rotary_dim))
+            }
+            Self::Yarn { factor, original_max_position, beta_fast, beta_slow, magnitude, .. } => {
+                positive("rope_scaling.factor", *factor)?;
+                original(*original_max_position)?;
+                positive("rope_scaling.attention_factor", *magnitude)?;
+                positive("rope_scaling.beta_slow", *beta_slow)?;
+                positive("rope_scaling.beta_fast - beta_slow", beta_fast - beta_slow)
+            }
             Self::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position } => {
                 positive("rope_scaling.factor", *factor)?;
                 positive("rope_scaling.low_freq_factor", *low_freq_factor)?;
-                positive("rope_scaling.original_max_position_embeddings", *original_max_position as f64)?;
+                original(*original_max_position)?;
                 positive(
                     "rope_scaling.high_freq_factor - low_freq_factor",
                     high_freq_factor - low_freq_factor,
                 )
             }
+            Self::LongRope { short, long, original_max_position, magnitude } => {
+                each("rope_scaling.short_factor", short)?;
+                each("rope_scaling.long_factor", long)?;
+                original(*original_max_position)?;
+                positive("rope_scaling.attention_factor", *magnitude)
+            }
             Self::Factors(factors) => {
-                factors.iter().try_for_each(|&factor| positive("rope_freqs.weight", factor.into()))?;
-                if factors.len() == head_dim / 2 {
-                    return Ok(());
-                }
-                Err(ConfigError::Unsupported {
-                    field: "rope_freqs.weight".to_owned(),
-                    given: format!("{} factors", factors.len()),
-                    expected: format!("head_dim / 2 = {}", head_dim / 2),
-                })
+                let factors: Vec<f64> = factors.iter().map(|&factor| factor.into()).collect();
+                each("rope_freqs.weight", &factors)
             }
         }
     }
+}
+
+/// A number of which 0 stands for none, as in the reference.
+fn positive(fields: Fields<'_>, field: &str) -> Result<Option<f64>, ConfigError> {
+    Ok(fields.number(field)?.filter(|&number| number != 0.0))
+}
+
+fn check_len(field: &str, given: usize, expected: usize) -> Result<(), ConfigError> {
+    if given == expected {
+        return Ok(());
+    }
+    Err(ConfigError::Unsupported {
+        field: field.to_owned(),
+        given: format!("{given} factors"),
+        expected: format!("one for each frequency, {expected}"),
+    })
 }

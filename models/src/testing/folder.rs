@@ -75,6 +75,6 @@ pub fn write_safetensors(path: &Path, tensors: &[(String, DType, Vec<usize>, Vec
     serialize_to_file(views, None, path).map_err(io::Error::other)
 }
 
-fn write_json(path: &Path, value: &Value) -> io::Result<()> {
+pub(super) fn write_json(path: &Path, value: &Value) -> io::Result<()> {
     std::fs::write(path, serde_json::to_vec_pretty(value)?)
 }

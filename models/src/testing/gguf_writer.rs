@@ -6,7 +6,7 @@ use std::path::Path;
 use quire_kernels::{DType, quant};
 
 use super::{TinyModel, TinyTensor, TinyTokenizer};
-use crate::checkpoint::gguf_name;
+use crate::checkpoint::GgufNames;
 use crate::gguf::type_id;
 
 const ALIGNMENT: usize = 32;
@@ -127,10 +127,11 @@ impl TinyModel {
         let mut file = GgufWriter::default();
         self.set_config(&mut file);
         set_tokenizer(&mut file);
+        let names = GgufNames::of(self.architecture);
         for tensor in self.tensors() {
-            let name = gguf_name(&tensor.name).expect("every tensor has a name in GGUF");
+            let place = names.place(&tensor.name).expect("every tensor has a name in GGUF");
             let values = self.stored_rows(&tensor);
-            file.add(name, tensor.dtype, &tensor.shape, quant::encode(tensor.dtype, &values));
+            file.add(place.tensor, tensor.dtype, &tensor.shape, quant::encode(tensor.dtype, &values));
         }
         file
     }

@@ -12,18 +12,20 @@
 
 mod folder;
 mod gguf_writer;
+mod golden;
 mod tokenizer;
 
 use quire_kernels::{DType, quant};
 use serde_json::{Map, Value, json};
 
-use crate::architectures::decoder_layers;
+use crate::architectures::{DecoderSpec, decoder_layers};
 use crate::checkpoint::TensorSpec;
 use crate::config::ModelConfig;
 use crate::random::{hash_name, mix};
 
 pub use folder::write_safetensors;
 pub use gguf_writer::{GgufWriter, MetadataValue};
+pub use golden::{GoldenModel, GoldenTensor};
 pub use tokenizer::TinyTokenizer;
 
 /// A model of a few thousand random weights with a byte-level tokenizer. The same options give the same
@@ -138,7 +140,7 @@ impl TinyModel {
         if !self.tied {
             specs.push(TensorSpec::new("lm_head.weight", &[self.vocab_size, self.hidden_size]));
         }
-        specs.extend(decoder_layers(&config));
+        specs.extend(decoder_layers(&config, &DecoderSpec::default()));
         specs.into_iter().map(|spec| self.tensor(spec)).collect()
     }
 

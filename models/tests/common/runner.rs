@@ -19,38 +19,44 @@ pub(crate) struct Runner {
     logits: Tensor,
     /// Tokens in the cache of each sequence.
     lens: Vec<usize>,
+    limits: Limits,
 }
 
 impl Runner {
     pub(crate) fn new(checkpoint: &Checkpoint, kernels: Kernels) -> Self {
+        Self::with_limits(checkpoint, kernels, LIMITS)
+    }
+
+    pub(crate) fn with_limits(checkpoint: &Checkpoint, kernels: Kernels, limits: Limits) -> Self {
         let config = checkpoint.config();
         let registry = ModelRegistry::default();
         let architecture: &dyn Architecture = registry.find(&config.architecture).unwrap();
-        let model = architecture.build(&Loader::new(checkpoint, &kernels, LIMITS.max_model_len)).unwrap();
+        let model = architecture.build(&Loader::new(checkpoint, &kernels, limits.max_model_len)).unwrap();
 
-        let num_blocks = LIMITS.max_num_seqs * LIMITS.max_blocks_per_row();
+        let num_blocks = limits.max_num_seqs * limits.max_blocks_per_row();
         let mut layers: Vec<Option<KvLayer>> = vec![None; config.num_layers];
         let specs = architecture.kv_groups(config, DType::F32);
         for spec in &specs {
-            let layout = kernels.attention().kv_layout(spec, LIMITS.block_size).unwrap();
+            let layout = kernels.attention().kv_layout(spec, limits.block_size).unwrap();
             for &layer in &spec.layers {
                 let memory = kernels.device().allocate(num_blocks * layout.block_bytes).unwrap();
                 let blocks = Tensor::new(memory, 0, DType::U8, &[num_blocks, layout.block_bytes]);
                 layers[layer] = Some(KvLayer { blocks, layout: layout.clone() });
             }
         }
-        let planned = architecture.scratch_bytes(config, &kernels, &LIMITS) + kernels.scratch_bytes(&LIMITS);
-        let num_logits = LIMITS.max_num_batched_tokens;
+        let planned = architecture.scratch_bytes(config, &kernels, &limits) + kernels.scratch_bytes(&limits);
+        let num_logits = limits.max_num_batched_tokens;
         let memory = kernels.device().allocate(4 * num_logits * config.vocab_size).unwrap();
         Self {
             model,
             layers: layers.into_iter().map(|layer| layer.expect("every layer is in a group")).collect(),
             groups: specs.iter().map(|spec| spec.layers[0]).collect(),
-            buffers: StepBuffers::new(kernels.device().as_ref(), &LIMITS).unwrap(),
+            buffers: StepBuffers::new(kernels.device().as_ref(), &limits).unwrap(),
             ctx: kernels.step_ctx(planned).unwrap(),
             logits: Tensor::new(memory, 0, DType::F32, &[num_logits, config.vocab_size]),
-            lens: vec![0; LIMITS.max_num_seqs],
+            lens: vec![0; limits.max_num_seqs],
             kernels,
+            limits,
         }
     }
 
@@ -72,13 +78,14 @@ impl Runner {
                 let position = self.lens[seq];
                 ids.push(token as i32);
                 positions.push(position as i32);
-                let block = block_of(seq, position / LIMITS.block_size);
-                slots.push(block * LIMITS.block_size as i32 + (position % LIMITS.block_size) as i32);
+                let block = self.block_of(seq, position / self.limits.block_size);
+                slots
+                    .push(block * self.limits.block_size as i32 + (position % self.limits.block_size) as i32);
                 self.lens[seq] += 1;
             }
             meta.query_start.push(ids.len() as i32);
             meta.seq_lens.push(self.lens[seq] as i32);
-            tables.extend((0..LIMITS.max_blocks_per_row()).map(|at| block_of(seq, at)));
+            tables.extend((0..self.limits.max_blocks_per_row()).map(|at| self.block_of(seq, at)));
         }
         let key = ShapeKey {
             num_tokens: ids.len(),
@@ -115,9 +122,10 @@ impl Runner {
         let flat: Vec<f32> = ctx.read(&logits).unwrap().wait_as().unwrap();
         flat.chunks(logits.num_columns()).map(<[f32]>::to_vec).collect()
     }
-}
 
-/// Blocks of all sequences lie mixed up, as after some time of use.
-fn block_of(seq: usize, at: usize) -> i32 {
-    (at * LIMITS.max_num_seqs + (seq + at) % LIMITS.max_num_seqs) as i32
+    /// Blocks of all sequences lie mixed up, as after some time of use.
+    fn block_of(&self, seq: usize, at: usize) -> i32 {
+        let num_seqs = self.limits.max_num_seqs;
+        (at * num_seqs + (seq + at) % num_seqs) as i32
+    }
 }

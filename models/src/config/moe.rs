@@ -1,0 +1,59 @@
+//! Mixture of experts: how many there are, and which layers have them.
+
+use quire_kernels::RouteWeights;
+
+use super::fields::Fields;
+use super::{ConfigError, MAX_LAYERS, MAX_SIZE, Naming, in_range};
+
+/// The mixture-of-experts layers of a model.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MoeConfig {
+    /// Experts a layer.
+    pub num_experts: usize,
+    /// Experts that a token goes to.
+    pub top_k: usize,
+    /// Width inside an expert.
+    pub intermediate_size: usize,
+    /// What the sum over a token's experts is weighted with.
+    pub weights: RouteWeights,
+    /// Width inside the expert that all tokens share, where there is one.
+    pub shared_intermediate_size: Option<usize>,
+    /// For each layer, whether it has experts.
+    pub layers: Vec<bool>,
+}
+
+impl MoeConfig {
+    pub(super) fn from_json(fields: Fields<'_>, num_layers: usize) -> Result<Self, ConfigError> {
+        let count =
+            if fields.find("num_local_experts").is_some() { "num_local_experts" } else { "num_experts" };
+        let width = match fields.find("moe_intermediate_size") {
+            Some(_) => "moe_intermediate_size",
+            None => "intermediate_size",
+        };
+        let step = fields.size("decoder_sparse_step")?.unwrap_or(1);
+        let dense = fields.sizes("mlp_only_layers")?.unwrap_or_default();
+        let has_experts =
+            |layer: usize| step > 0 && (layer + 1).is_multiple_of(step) && !dense.contains(&layer);
+        Ok(Self {
+            num_experts: fields.required_size(count)?,
+            top_k: fields.required_size("num_experts_per_tok")?,
+            intermediate_size: fields.required_size(width)?,
+            weights: match fields.boolean("norm_topk_prob")?.unwrap_or(false) {
+                true => RouteWeights::Normalized,
+                false => RouteWeights::Probabilities,
+            },
+            shared_intermediate_size: fields.size("shared_expert_intermediate_size")?,
+            layers: (0..num_layers.min(MAX_LAYERS)).map(has_experts).collect(),
+        })
+    }
+
+    pub(super) fn validate(&self, name: Naming<'_>) -> Result<(), ConfigError> {
+        in_range(name("num_experts"), self.num_experts, MAX_SIZE)?;
+        in_range(name("num_experts_per_tok"), self.top_k, self.num_experts)?;
+        in_range(name("moe_intermediate_size"), self.intermediate_size, MAX_SIZE)?;
+        match self.shared_intermediate_size {
+            Some(given) => in_range(name("shared_expert_intermediate_size"), given, MAX_SIZE),
+            None => Ok(()),
+        }
+    }
+}
