@@ -7,10 +7,14 @@ use quire_kernels::{
 use crate::ExecutorError;
 
 /// The KV cache of all layers: block `b` of every layer belongs to whoever the engine gave block `b` to.
+///
+/// A sequence has one block table, whatever groups its layers form: a block holds its tokens in the layers of every
+/// group, and a group with a window reads only the last of them. (Blocks that a window has passed could be given back
+/// where a group had a table of its own.)
 #[derive(Clone, Debug)]
 pub struct KvPool {
     layers: Vec<KvLayer>,
-    layout: KvLayout,
+    groups: Vec<KvLayout>,
     num_blocks: usize,
 }
 
@@ -19,48 +23,73 @@ impl KvPool {
     ///
     /// # Errors
     ///
-    /// As [`layout`](Self::layout).
+    /// As [`layouts`](Self::layouts).
     pub fn block_bytes(
         attention: &dyn AttentionKernels,
         groups: &[KvGroupSpec],
         block_size: usize,
     ) -> Result<usize, ExecutorError> {
-        let layout = Self::layout(attention, groups, block_size)?;
-        Ok(layout.block_bytes * groups[0].layers.len())
+        let layouts = Self::layouts(attention, groups, block_size)?;
+        let of_group = |(group, layout): (&KvGroupSpec, KvLayout)| group.layers.len() * layout.block_bytes;
+        Ok(groups.iter().zip(layouts).map(of_group).sum())
     }
 
-    /// How a block of one layer is stored.
+    /// How a block of one layer is stored, for each group.
     ///
     /// # Errors
     ///
-    /// What attention does not support; more than one group of layers.
-    pub fn layout(
+    /// What attention does not support.
+    pub fn layouts(
         attention: &dyn AttentionKernels,
         groups: &[KvGroupSpec],
         block_size: usize,
-    ) -> Result<KvLayout, ExecutorError> {
-        let [group] = groups else {
-            return Err(ExecutorError::NotBuilt { what: "models of several kv groups" });
-        };
-        Ok(attention.kv_layout(group, block_size)?)
+    ) -> Result<Vec<KvLayout>, ExecutorError> {
+        groups.iter().map(|group| Ok(attention.kv_layout(group, block_size)?)).collect()
+    }
+
+    /// Plans of attention that a step needs: groups of one layout share theirs.
+    ///
+    /// # Errors
+    ///
+    /// As [`layouts`](Self::layouts).
+    pub fn num_plans(
+        attention: &dyn AttentionKernels,
+        groups: &[KvGroupSpec],
+        block_size: usize,
+    ) -> Result<usize, ExecutorError> {
+        let layouts = Self::layouts(attention, groups, block_size)?;
+        let is_first = |idx: &usize| !layouts[..*idx].contains(&layouts[*idx]);
+        Ok((0..layouts.len()).filter(is_first).count())
     }
 
     /// Allocates the pool.
     ///
     /// # Errors
     ///
-    /// As [`layout`](Self::layout), and [`OutOfMemory`](quire_kernels::Error::OutOfMemory).
+    /// As [`layouts`](Self::layouts), and [`OutOfMemory`](quire_kernels::Error::OutOfMemory).
+    ///
+    /// # Panics
+    ///
+    /// Where the groups do not hold every layer once.
     pub fn new(
         kernels: &Kernels,
         groups: &[KvGroupSpec],
         block_size: usize,
         num_blocks: usize,
     ) -> Result<Self, ExecutorError> {
-        let layout = Self::layout(kernels.attention(), groups, block_size)?;
-        let layers = (0..groups[0].layers.len())
-            .map(|_| Self::layer(kernels.device().as_ref(), &layout, num_blocks))
-            .collect::<Result<_, _>>()?;
-        Ok(Self { layers, layout, num_blocks })
+        let layouts = Self::layouts(kernels.attention(), groups, block_size)?;
+        let mut of_layers: Vec<(usize, &KvLayout)> = groups
+            .iter()
+            .zip(&layouts)
+            .flat_map(|(group, layout)| group.layers.iter().map(move |&layer| (layer, layout)))
+            .collect();
+        of_layers.sort_by_key(|(layer, _)| *layer);
+        let each_once = of_layers.iter().enumerate().all(|(at, (layer, _))| at == *layer);
+        assert!(each_once, "the kv groups hold every layer once");
+        let device = kernels.device().as_ref();
+        let layers = of_layers.iter().map(|(_, layout)| Self::layer(device, layout, num_blocks));
+        let layers = layers.collect::<quire_kernels::Result<_>>()?;
+        Ok(Self { layers, groups: layouts, num_blocks })
     }
 
     /// The caches, by layer.
@@ -68,9 +97,9 @@ impl KvPool {
         &self.layers
     }
 
-    /// What the bytes of a block are.
-    pub fn block_layout(&self) -> &KvLayout {
-        &self.layout
+    /// What the bytes of a block are in a layer of each group.
+    pub fn groups(&self) -> &[KvLayout] {
+        &self.groups
     }
 
     /// Blocks in the pool.
@@ -78,9 +107,14 @@ impl KvPool {
         self.num_blocks
     }
 
+    /// Bytes of a block over all layers.
+    pub fn bytes_per_block(&self) -> usize {
+        self.layers.iter().map(|layer| layer.layout.block_bytes).sum()
+    }
+
     /// Bytes of the whole pool.
     pub fn num_bytes(&self) -> usize {
-        self.layers.len() * self.layout.block_bytes * self.num_blocks
+        self.bytes_per_block() * self.num_blocks
     }
 
     /// Enqueues copies (from, to) of blocks in every layer, as if done one after the other.

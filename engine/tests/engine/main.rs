@@ -7,3 +7,4 @@ mod loops;
 mod model;
 mod rig;
 mod text;
+mod windows;

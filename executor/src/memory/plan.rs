@@ -109,7 +109,8 @@ impl MemoryPlan {
         check(request)?;
         let kv_groups = model.architecture.kv_groups(model.config, request.kv_dtype);
         let block_bytes = KvPool::block_bytes(kernels.attention(), &kv_groups, request.block_size)?;
-        let planner = Planner { kernels, model, request, block_bytes };
+        let num_plans = KvPool::num_plans(kernels.attention(), &kv_groups, request.block_size)?;
+        let planner = Planner { kernels, model, request, block_bytes, num_plans };
         let mut plan = planner.fixed(request.limits(), kv_groups);
         plan.num_blocks = planner.num_blocks(&plan)?;
         planner.fit_length(&mut plan)?;
@@ -199,18 +200,21 @@ struct Planner<'a> {
     model: ModelSizes<'a>,
     request: &'a MemoryRequest,
     block_bytes: usize,
+    /// Plans of attention that a step holds.
+    num_plans: usize,
 }
 
 impl Planner<'_> {
     /// The plan without a pool.
     fn fixed(&self, limits: Limits, kv_groups: Vec<KvGroupSpec>) -> MemoryPlan {
-        let Self { kernels, model, request, block_bytes } = *self;
+        let Self { kernels, model, request, block_bytes, num_plans } = *self;
         let mut runner = RunnerConfig::new(limits);
         runner.max_logprobs = request.max_logprobs;
         runner.enforce_eager = request.enforce_eager;
         runner.graph_bytes = request.graph_bytes.unwrap_or(usize::MAX);
         let vocab_size = model.config.vocab_size;
         let scratch_bytes = kernels.scratch_bytes(&limits)
+            + num_plans.saturating_sub(1) * kernels.attention().scratch_bytes(&limits)
             + model.architecture.scratch_bytes(model.config, kernels, &limits)
             + runner.scratch_bytes(vocab_size);
         MemoryPlan {

@@ -308,7 +308,7 @@ fn capacity(config: &RunnerConfig, pool: &KvPool, vocab_size: usize) -> DeviceCa
     DeviceCapacity {
         num_blocks: pool.num_blocks(),
         block_size,
-        block_bytes: pool.block_layout().block_bytes * pool.layers().len(),
+        block_bytes: pool.bytes_per_block(),
         max_num_seqs,
         max_num_batched_tokens,
         max_model_len,

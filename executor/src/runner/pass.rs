@@ -29,7 +29,7 @@ pub(super) struct Pass<'a> {
 
 /// What the recorded part of a step writes to.
 pub(super) struct ForwardOutput {
-    groups: [GroupStep; 1],
+    groups: Vec<GroupStep>,
     /// `[num_logits, hidden_size]`: rows that sample, padding, prompt positions.
     hidden: Tensor,
     /// `[num_sampled, vocab_size]` F32, padded rows included.
@@ -54,9 +54,22 @@ impl ForwardPass<'_> {
         let num_sampled = key.num_logits - self.input.prompt_targets.len();
         let hidden = ctx.alloc(model.activation_dtype(), &[key.num_logits, model.hidden_size()])?;
         let logits = ctx.alloc(DType::F32, &[num_sampled, model.vocab_size()])?;
-        let layout = self.pool.block_layout();
-        let plan = self.kernels.attention().plan(ctx, key, &self.input.rows, layout)?;
-        Ok(ForwardOutput { groups: [GroupStep { view: self.buffers.view(key), plan }], hidden, logits })
+        Ok(ForwardOutput { groups: self.groups(ctx)?, hidden, logits })
+    }
+
+    /// What each KV group sees. All have one block table, and groups of one layout one plan.
+    fn groups(&self, ctx: &mut StepCtx) -> Result<Vec<GroupStep>> {
+        let (key, layouts) = (self.shape.key, self.pool.groups());
+        let mut groups: Vec<GroupStep> = Vec::with_capacity(layouts.len());
+        for (idx, layout) in layouts.iter().enumerate() {
+            let planned = layouts[..idx].iter().position(|other| other == layout);
+            let plan = match planned {
+                Some(same) => groups[same].plan.clone(),
+                None => self.kernels.attention().plan(ctx, key, &self.input.rows, layout)?,
+            };
+            groups.push(GroupStep { view: self.buffers.view(key), plan });
+        }
+        Ok(groups)
     }
 
     fn compute(&self, ctx: &mut StepCtx, output: &ForwardOutput) -> Result<()> {
