@@ -10,6 +10,7 @@ use crate::copy::CopyKernels;
 use crate::host::HostBuffer;
 use crate::memory::{DeviceMemory, address};
 use crate::module::{Kernel, Modules};
+use crate::nvtx::Nvtx;
 use crate::pinned::PinnedPool;
 use crate::queue::{CudaQueue, QueueParts};
 use crate::transfer::CudaTransfers;
@@ -40,6 +41,7 @@ impl CudaDevice {
             pinned: Arc::new(PinnedPool::new(&context)),
             copies: CopyKernels::load(&modules)?,
             uploader: Uploader::new(&context),
+            nvtx: Nvtx::of_process(),
             modules,
             context: context.clone(),
         });

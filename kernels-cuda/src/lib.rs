@@ -95,6 +95,8 @@ mod module;
 #[cfg(feature = "cuda")]
 mod norm;
 #[cfg(feature = "cuda")]
+mod nvtx;
+#[cfg(feature = "cuda")]
 mod pinned;
 #[cfg(feature = "cuda")]
 mod queue;

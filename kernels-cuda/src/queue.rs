@@ -1,6 +1,7 @@
 //! The queue: a stream, and the pinned memory that feeds it.
 
 use std::any::Any;
+use std::fmt;
 use std::sync::Arc;
 
 use cust::stream::{Stream, StreamFlags};
@@ -16,6 +17,7 @@ use crate::launch::{Grid, enqueue};
 use crate::mark::CudaMark;
 use crate::memory::address;
 use crate::module::{Kernel, Modules};
+use crate::nvtx::Nvtx;
 use crate::pinned::PinnedPool;
 use crate::readback::CudaRead;
 use crate::staging::{self, Staging};
@@ -28,6 +30,8 @@ pub(crate) struct QueueParts {
     pub(crate) modules: Arc<Modules>,
     pub(crate) copies: CopyKernels,
     pub(crate) uploader: Uploader,
+    /// A profiler that wants to hear of ranges.
+    pub(crate) nvtx: Option<Nvtx>,
 }
 
 /// An ordered run of work: a stream that waits for no other.
@@ -245,6 +249,18 @@ impl Queue for CudaQueue {
         let stream = self.stream()?;
         self.starts_alone = true;
         CudaFence::hold_back(fence, stream)
+    }
+
+    fn open_range(&mut self, name: fmt::Arguments<'_>) {
+        if let Some(nvtx) = &self.parts.nvtx {
+            nvtx.push(name);
+        }
+    }
+
+    fn close_range(&mut self) {
+        if let Some(nvtx) = &self.parts.nvtx {
+            nvtx.pop();
+        }
     }
 
     fn synchronize(&mut self) -> Result<()> {

@@ -3,6 +3,9 @@
 //! Long runs of rows are copied by the device's copy engines, which take nothing from the steps beside them. Each such
 //! copy costs microseconds whatever its size, so rows that are scattered are moved by one kernel instead, on a few of
 //! the device's processors, which reads and writes the host's memory by itself.
+//!
+//! Measured on an H200, GB/s to the host, for 28 layers of 32 blocks of 32 KiB: the kernel 51, whatever the runs; copies of
+//! 128 KiB 28, of 256 KiB 39, of 1 MiB 48, of 16 MiB 55.
 
 use std::sync::Arc;
 
@@ -26,8 +29,8 @@ const THREADS: u32 = 512;
 /// Blocks of `swap_rows`: as few as keep the link busy.
 const MAX_BLOCKS: usize = 16;
 
-/// Bytes of a copy from which on the copy engines do it: what the link moves while one is started.
-const MIN_COPY_BYTES: usize = 128 << 10;
+/// Bytes of a copy from which on the copy engines do it: then they are as fast, and the processors are left alone.
+const MIN_COPY_BYTES: usize = 1 << 20;
 
 /// Which way rows go.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,6 +1,7 @@
 //! What every kernel call gets: the queue and the step's scratch memory.
 
 use std::any::Any;
+use std::fmt;
 use std::sync::Arc;
 
 use crate::{Buffer, DType, Device, Error, Graph, Queue, Readback, Result, Tensor};
@@ -69,6 +70,14 @@ impl StepCtx {
         let mark = self.used_bytes;
         let result = f(self);
         self.used_bytes = mark;
+        result
+    }
+
+    /// Runs `f` as a range that a profiler shows by this name. The name is only put together where one listens.
+    pub fn named<R>(&mut self, name: fmt::Arguments<'_>, f: impl FnOnce(&mut Self) -> R) -> R {
+        self.queue.open_range(name);
+        let result = f(self);
+        self.queue.close_range();
         result
     }
 

@@ -212,6 +212,15 @@ pub trait Queue: Any + Send {
     /// As [`fence`](Self::fence).
     fn wait_for(&mut self, fence: &dyn Fence) -> Result<()>;
 
+    /// Starts a range of host time that a profiler shows by this name, inside of those that are open; ended by
+    /// [`close_range`](Self::close_range) on the same thread. Nothing where nobody listens.
+    fn open_range(&mut self, name: fmt::Arguments<'_>) {
+        let _ = name;
+    }
+
+    /// Ends the innermost open range.
+    fn close_range(&mut self) {}
+
     /// Waits until all that was enqueued has been executed.
     ///
     /// # Errors

@@ -209,7 +209,11 @@ impl ModelRunner {
 
     fn timed(&mut self, batch: StepBatch) -> Result<PendingStep, Failure> {
         self.timer.start(&mut self.ctx)?;
-        let results = self.enqueue(batch)?;
+        let (step, num_rows, num_tokens) = (batch.step, batch.rows.len(), batch.num_tokens());
+        self.ctx.queue().open_range(format_args!("step {step}: {num_rows} rows {num_tokens} tokens"));
+        let results = self.enqueue(batch);
+        self.ctx.queue().close_range();
+        let results = results?;
         Ok(PendingStep { results, timing: self.timer.stop(&mut self.ctx)? })
     }
 

@@ -78,7 +78,9 @@ impl ForwardPass<'_> {
         ctx.scope(|ctx| self.model.hidden_states(ctx, &input, hidden))?;
         match logits.num_rows() {
             0 => Ok(()),
-            num_rows => ctx.scope(|ctx| self.model.logits(ctx, &hidden.rows(0, num_rows), logits)),
+            num_rows => ctx.named(format_args!("logits"), |ctx| {
+                ctx.scope(|ctx| self.model.logits(ctx, &hidden.rows(0, num_rows), logits))
+            }),
         }
     }
 }
@@ -92,7 +94,9 @@ impl Pass<'_> {
         let num_sampled = layout.sampled.len();
         if num_sampled > 0 {
             let logits = forward.logits.rows(0, num_sampled);
-            ctx.scope(|ctx| self.sampling.enqueue(ctx, &logits, &results))?;
+            ctx.named(format_args!("sampling"), |ctx| {
+                ctx.scope(|ctx| self.sampling.enqueue(ctx, &logits, &results))
+            })?;
         }
         if layout.prompt.num_rows > 0 {
             let hidden = forward.hidden.rows(num_sampled, num_sampled + layout.prompt.num_rows);

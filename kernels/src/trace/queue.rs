@@ -261,6 +261,14 @@ impl Queue for TracedQueue {
         self.inner.wait_for(fence)
     }
 
+    fn open_range(&mut self, name: fmt::Arguments<'_>) {
+        self.inner.open_range(name);
+    }
+
+    fn close_range(&mut self) {
+        self.inner.close_range();
+    }
+
     fn synchronize(&mut self) -> Result<()> {
         self.inner.synchronize()
     }

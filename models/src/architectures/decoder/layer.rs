@@ -81,14 +81,28 @@ impl DecoderLayer {
         stream: &Stream,
         input: AttentionInput<'_>,
     ) -> KernelResult<()> {
+        ctx.named(format_args!("attention"), |ctx| self.attend(kernels, ctx, is_first, stream, input))?;
+        ctx.named(format_args!("mlp"), |ctx| self.feed_forward(kernels, ctx, stream))
+    }
+
+    fn attend(
+        &self,
+        kernels: &Kernels,
+        ctx: &mut StepCtx,
+        is_first: bool,
+        stream: &Stream,
+        input: AttentionInput<'_>,
+    ) -> KernelResult<()> {
         ctx.scope(|ctx| {
             // Before the first layer nothing is waiting to be added.
             let x = self.attention_norms.before(kernels, ctx, !is_first, stream)?;
             self.self_attn.forward(kernels, ctx, &x, input, &stream.delta)
         })?;
         self.attention_norms.after(kernels, ctx, stream)?;
-        scale(kernels, ctx, &stream.delta, self.residual_scale)?;
+        scale(kernels, ctx, &stream.delta, self.residual_scale)
+    }
 
+    fn feed_forward(&self, kernels: &Kernels, ctx: &mut StepCtx, stream: &Stream) -> KernelResult<()> {
         let x = self.mlp_norms.before(kernels, ctx, true, stream)?;
         match &self.mlp {
             FeedForward::Dense(mlp) => mlp.forward(kernels, ctx, &x, &stream.delta)?,

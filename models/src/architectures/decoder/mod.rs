@@ -97,7 +97,9 @@ impl Model for CausalLm {
         scale(&self.kernels, ctx, &stream.residual, self.embedding_scale)?;
         for (idx, layer) in self.layers.iter().enumerate() {
             let input = AttentionInput { group: &input.groups[layer.group()], kv: &input.layers[idx] };
-            ctx.scope(|ctx| layer.forward(&self.kernels, ctx, idx == 0, &stream, input))?;
+            ctx.named(format_args!("layer {idx}"), |ctx| {
+                ctx.scope(|ctx| layer.forward(&self.kernels, ctx, idx == 0, &stream, input))
+            })?;
         }
         // Only the asked-for rows go on: the norm works row by row.
         let norm = self.kernels.norm();
