@@ -20,6 +20,9 @@ pub(crate) struct Options {
     /// Only the backend's own tests, without those of whole models
     #[arg(long)]
     backend_only: bool,
+    /// Of which of cargo's profiles the programs are
+    #[arg(long, default_value = "release")]
+    profile: String,
 }
 
 /// What the folder may hold at most.
@@ -28,8 +31,12 @@ const RUN: &str = include_str!("package/run.sh");
 
 /// The programs with tests that need a GPU: the package's folder, the target (any, where empty), and what the names
 /// of the tests begin with or hold.
-const GPU_TESTS: [(&str, &str, &str); 3] =
-    [("kernels-cuda", "", ""), ("server", "golden", "cuda::"), ("server", "batching", "on_a_gpu")];
+const GPU_TESTS: [(&str, &str, &str); 4] = [
+    ("kernels-cuda", "", ""),
+    ("server", "golden", "cuda::"),
+    ("server", "batching", "on_a_gpu"),
+    ("server", "lost", ""),
+];
 
 /// A program of the folder.
 struct Entry {
@@ -42,15 +49,19 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     kernels::run(&kernels::Options::for_targets(&options.arch))?;
     let images = root().join("target/gpu-tests-kernels");
     kernels::copy_images(&options.arch, &images)?;
-    let mut build = cargo(["test", "--release", "--no-run", "-p", "quire-kernels-cuda"]);
+    let mut build = cargo(["test", "--profile", &options.profile, "--no-run", "-p", "quire-kernels-cuda"]);
     build.env("QUIRE_CUDA_KERNELS", images);
     match options.backend_only {
         true => build.args(["--features", "cuda"]),
         false => build.args(["-p", "quire-llm", "--features", "quire-llm/cuda"]),
     };
-    let entries: Vec<Entry> = artifacts::programs(&mut build)?.iter().filter_map(entry).collect();
+    let built = artifacts::programs(&mut build)?;
+    let entries: Vec<Entry> = built.iter().filter_map(entry).collect();
     let out = options.out.clone().unwrap_or_else(|| root().join("target/gpu-tests"));
-    write(&out, &entries, &about(&options.arch))?;
+    write(&out, &entries, &about(&options.profile, &options.arch))?;
+    if let Some(quire) = built.iter().find(|program| is_quire(program)) {
+        pack(&quire.path, &out.join("quire"))?;
+    }
     let bytes = folder_bytes(&out)?;
     println!(
         "{}: {} programs, {:.1} MB; run it with `sh run.sh`",
@@ -74,10 +85,15 @@ fn entry(program: &Program) -> Option<Entry> {
     program.is_test.then(|| Entry { name, path: program.path.clone(), filter })
 }
 
-fn about(arch: &[String]) -> String {
+/// The program itself, for measurements beside the tests.
+fn is_quire(program: &Program) -> bool {
+    program.folder == "server" && program.kind == "bin" && !program.is_test
+}
+
+fn about(profile: &str, arch: &[String]) -> String {
     let commit = process::output(&mut git(&["describe", "--always", "--dirty", "--abbrev=12"]));
     let commit = commit.unwrap_or_else(|_| "unknown\n".to_owned());
-    format!("commit {}, release, kernels for {}\n", commit.trim(), arch.join(" "))
+    format!("commit {}, {profile}, kernels for {}\n", commit.trim(), arch.join(" "))
 }
 
 fn git(args: &[&str]) -> Command {
@@ -93,15 +109,19 @@ fn write(out: &Path, entries: &[Entry], about: &str) -> Result<()> {
     let tests = out.join("tests");
     fs::create_dir(&tests).map_err(Error::io(&tests))?;
     for entry in entries {
-        let program = tests.join(&entry.name);
-        process::run(Command::new("strip").arg("-o").arg(&program).arg(&entry.path))?;
-        process::run(Command::new("gzip").arg("-f").arg(&program))?;
+        pack(&entry.path, &tests.join(&entry.name))?;
     }
     let programs: String = entries.iter().map(|entry| format!("{} {}\n", entry.name, entry.filter)).collect();
     for (name, text) in [("run.sh", RUN), ("about.txt", about), ("programs.txt", &programs)] {
         fs::write(out.join(name), text).map_err(Error::io(out))?;
     }
     copy_folder(&root().join("tests/golden"), &out.join("golden"))
+}
+
+/// A stripped copy, compressed.
+fn pack(program: &Path, to: &Path) -> Result<()> {
+    process::run(Command::new("strip").arg("-o").arg(to).arg(program))?;
+    process::run(Command::new("gzip").arg("-f").arg(to))
 }
 
 fn copy_folder(from: &Path, to: &Path) -> Result<()> {
@@ -219,7 +239,17 @@ mod tests {
         assert_eq!(name("kernels-cuda", "lost", "test", true), some("kernels-cuda-lost", ""));
         assert_eq!(name("server", "golden", "test", true), some("server-golden", "cuda::"));
         assert_eq!(name("server", "cli", "test", true), None);
+        assert_eq!(name("server", "lost", "test", true), some("server-lost", ""));
         assert_eq!(name("server", "quire", "bin", false), None);
+        let quire = |kind: &str, is_test| Program {
+            folder: "server".to_owned(),
+            name: "quire".to_owned(),
+            kind: kind.to_owned(),
+            is_test,
+            path: "p".into(),
+        };
+        assert!(is_quire(&quire("bin", false)) && !is_quire(&quire("bin", true)));
+        assert!(!is_quire(&quire("lib", false)));
     }
 
     #[test]
