@@ -3,13 +3,15 @@
 use std::collections::BTreeMap;
 use std::error::Error as StdError;
 use std::fmt;
+use std::sync::Arc;
 
 use quire_kernels::{DType, Kernels};
+use quire_kernels_cuda::{CudaConfig, KernelTuning};
 
 use crate::error::with_causes;
 
 /// What a user may say about a backend, beside its name.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 #[non_exhaustive]
 pub struct BackendOptions {
     /// Threads of a backend that computes on the host; `None` leaves the number to it.
@@ -20,6 +22,8 @@ pub struct BackendOptions {
     pub dtype: Option<DType>,
     /// Whether a row's result must not depend on the rows beside it, bit for bit.
     pub deterministic: bool,
+    /// What `quire tune-kernels` found, for the CUDA backend.
+    pub kernel_tuning: Option<Arc<KernelTuning>>,
 }
 
 type BoxedError = Box<dyn StdError + Send + Sync>;
@@ -107,7 +111,7 @@ impl BackendRegistry {
     /// [`BackendError`]; for an unknown name with those known.
     pub fn build(&self, device: &str, options: &BackendOptions) -> Result<Kernels, BackendError> {
         let (name, ordinal) = split_device(device)?;
-        let options = BackendOptions { ordinal: ordinal.unwrap_or(options.ordinal), ..*options };
+        let options = BackendOptions { ordinal: ordinal.unwrap_or(options.ordinal), ..options.clone() };
         if name == "auto" {
             return self.build_auto(&options);
         }
@@ -149,7 +153,7 @@ impl BackendRegistry {
                 }
             }
         }
-        self.build("cpu", &BackendOptions { ordinal: 0, ..*options })
+        self.build("cpu", &BackendOptions { ordinal: 0, ..options.clone() })
     }
 }
 
@@ -160,7 +164,7 @@ impl fmt::Debug for BackendRegistry {
 }
 
 /// A device's name, and its number where one is given.
-fn split_device(device: &str) -> Result<(&str, Option<usize>), BackendError> {
+pub(crate) fn split_device(device: &str) -> Result<(&str, Option<usize>), BackendError> {
     let Some((name, number)) = device.split_once(':') else { return Ok((device, None)) };
     let ordinal = number.parse().map_err(|_| BackendError::Ordinal { given: device.to_owned() })?;
     Ok((name, Some(ordinal)))
@@ -172,12 +176,21 @@ fn split_device(device: &str) -> Result<(&str, Option<usize>), BackendError> {
 ///
 /// [`quire_kernels_cuda::Error`]: not in this program, no driver, no such device, ...
 pub fn cuda_kernels(options: &BackendOptions) -> Result<Kernels, quire_kernels_cuda::Error> {
-    let default = quire_kernels_cuda::CudaConfig::default();
-    quire_kernels_cuda::kernels(quire_kernels_cuda::CudaConfig {
+    let config = cuda_config(options);
+    match &options.kernel_tuning {
+        Some(tuning) => quire_kernels_cuda::tuned_kernels(config, tuning),
+        None => quire_kernels_cuda::kernels(config),
+    }
+}
+
+/// The options as the backend knows them.
+pub(crate) fn cuda_config(options: &BackendOptions) -> CudaConfig {
+    let default = CudaConfig::default();
+    CudaConfig {
         ordinal: options.ordinal,
         activation_dtype: options.dtype.unwrap_or(default.activation_dtype),
         deterministic: options.deterministic,
-    })
+    }
 }
 
 /// The kernels of the CPU.

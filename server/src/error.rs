@@ -104,6 +104,9 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+    /// A file of tuned kernels.
+    #[error(transparent)]
+    Tuning(#[from] quire_kernels_cuda::TuningError),
     /// A kernel failed where no engine runs.
     #[error(transparent)]
     Kernels(#[from] quire_kernels::Error),
@@ -152,6 +155,7 @@ impl Error {
             | Self::Trace { .. }
             | Self::TwoModels { .. }
             | Self::Shapes { .. }
+            | Self::Tuning(_)
             | Self::NoChatTemplate { .. }
             | Self::NotBuilt { .. } => true,
             _ => false,

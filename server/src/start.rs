@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use quire_engine::{EngineBuilder, EngineClient, EngineOptions, PoolDefault};
 use quire_kernels::{DType, Kernels};
+use quire_kernels_cuda::KernelTuning;
 use quire_models::{Checkpoint, ModelRegistry};
 use quire_scheduler::PolicyRegistry;
 
@@ -45,9 +46,19 @@ pub(crate) fn backend(
         num_threads,
         dtype: options.given_dtype().or_else(|| if is_asked { stored_dtype(options) } else { None }),
         deterministic: options.is_deterministic(),
+        kernel_tuning: options
+            .kernel_tuning_path()
+            .map(|path| KernelTuning::read(path))
+            .transpose()?
+            .map(Arc::new),
         ..BackendOptions::default()
     };
-    Ok(registry.build(options.device_name(), &backend)?)
+    let kernels = registry.build(options.device_name(), &backend)?;
+    let name = &kernels.device().info().backend;
+    if backend.kernel_tuning.is_some() && name != "cuda" {
+        tracing::warn!(target: "quire::kernels", "kernel_tuning is not used: it is for the backend cuda, this is {name}");
+    }
+    Ok(kernels)
 }
 
 /// What the model is stored in, where that is a half-precision type: wider ones are for the backend to choose. Where

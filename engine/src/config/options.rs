@@ -125,6 +125,8 @@ settings! {
     enforce_eager: bool = false;
     /// Device memory for captured steps; none leaves it to the device.
     graph_memory: Option<Bytes> = None;
+    /// Kernels that were measured to be faster on this device: a file that `quire tune-kernels` wrote.
+    kernel_tuning: Option<PathBuf> = None;
     /// Whether a row's result must not depend on the batch, the chunking or the cache, bit for bit.
     deterministic: bool = false;
     /// Seed of whatever is random and has no seed of its own (random weights).
@@ -243,6 +245,11 @@ impl EngineOptions {
     /// Whether rows must not depend on each other.
     pub fn is_deterministic(&self) -> bool {
         self.deterministic.as_ref().is_some_and(|deterministic| deterministic.value)
+    }
+
+    /// The file of tuned kernels asked for, if one was.
+    pub fn kernel_tuning_path(&self) -> Option<&PathBuf> {
+        self.kernel_tuning.as_ref().and_then(|path| path.value.as_ref())
     }
 
     /// The model asked for, if one was.

@@ -36,6 +36,7 @@ const FLAGS: &[Flag] = &[
     flag("num_gpu_blocks_override", "N", "Blocks of the KV pool, whatever the memory says"),
     flag("gpu_memory_utilization", "SHARE", "The share of the device's memory that may be used"),
     flag("graph_memory", "BYTES", "Device memory for captured steps, such as 512MiB"),
+    flag("kernel_tuning", "FILE", "Kernels that `quire tune-kernels` found on this device"),
     flag("swap_space", "GIB", "Host memory for swapped sequences"),
     flag("preemption_mode", "recompute|swap", "What happens to a sequence that must give way"),
     flag("max_num_seqs", "N", "Sequences that run at once"),

@@ -1,4 +1,4 @@
-//! The command line: `generate`, `chat`, `inspect`, `bench`, `trace`.
+//! The command line: `generate`, `chat`, `inspect`, `bench`, `tune-kernels`, `trace`.
 
 mod bench;
 mod chat;
@@ -10,6 +10,7 @@ mod model;
 mod output;
 mod sampling;
 mod trace;
+mod tune;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -46,6 +47,8 @@ enum Command {
     Inspect(inspect::InspectArgs),
     /// Measures latency and throughput.
     Bench(bench::BenchArgs),
+    /// Looks for kernels that are faster on this GPU than those taken by default.
+    TuneKernels(tune::TuneArgs),
     /// Looks into what --trace-tensors wrote.
     Trace(trace::TraceArgs),
     /// Serves a model over HTTP (not built yet).
@@ -99,10 +102,12 @@ fn run_command(app: &App, cli: Cli) -> Result<()> {
         Command::Chat(args) => chat::run(&context, &args),
         Command::Inspect(args) => inspect::run(&context, &args),
         Command::Bench(args) => bench::run(&context, &args),
+        Command::TuneKernels(args) => tune::run(&args),
         Command::Trace(args) => trace::run(&args),
-        Command::Serve(_) => {
-            Err(Error::NotBuilt { command: "serve", built: "generate, chat, inspect, bench and trace" })
-        }
+        Command::Serve(_) => Err(Error::NotBuilt {
+            command: "serve",
+            built: "generate, chat, inspect, bench, tune-kernels and trace",
+        }),
     }
 }
 

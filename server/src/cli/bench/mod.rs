@@ -1,6 +1,6 @@
 //! `quire bench`: whole runs on made-up tokens, measured as vLLM's own benchmarks do; and single operations.
 
-mod kernels;
+pub(super) mod kernels;
 mod latency;
 mod spread;
 mod throughput;

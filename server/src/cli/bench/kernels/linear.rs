@@ -1,6 +1,7 @@
 //! The products of a model.
 
 use quire_kernels::{Activation, DType, HostWeight, Linear, Result as KernelResult, StepCtx, Tensor};
+use quire_kernels_cuda::ProductShape;
 
 use super::report::Case;
 use super::shapes::Shapes;
@@ -28,19 +29,20 @@ pub(super) fn run(bench: &KernelBench<'_>) -> Result<()> {
 
 /// A linear layer of the model.
 #[derive(Clone, Debug)]
-pub(super) struct Product {
-    name: &'static str,
+pub(in crate::cli) struct Product {
+    pub(in crate::cli) name: &'static str,
     /// Outputs of each of the weights that are merged.
     merged: Vec<usize>,
     columns: usize,
     has_bias: bool,
     /// Logits are F32, other outputs activations.
-    is_head: bool,
+    pub(in crate::cli) is_head: bool,
     dtype: DType,
 }
 
 impl Product {
-    fn all(shapes: &Shapes) -> Vec<Self> {
+    /// Those of a model's layers, and of its head.
+    pub(in crate::cli) fn all(shapes: &Shapes) -> Vec<Self> {
         let (hidden, q, kv) = (shapes.hidden_size, shapes.q_size(), shapes.kv_size());
         let plain = |name, merged: &[usize], columns| Self {
             name,
@@ -74,6 +76,18 @@ impl Product {
     /// The same with weights stored so.
     pub(super) fn of_dtype(self, dtype: DType) -> Self {
         Self { dtype, ..self }
+    }
+
+    /// The product as a library sees it, of weights and activations of one dtype.
+    pub(in crate::cli) fn dense(&self, num_tokens: usize, dtype: DType) -> ProductShape {
+        ProductShape {
+            rows: self.num_outputs(),
+            columns: self.columns,
+            num_tokens,
+            dtype,
+            out_dtype: if self.is_head { DType::F32 } else { dtype },
+            has_bias: self.has_bias,
+        }
     }
 
     fn num_outputs(&self) -> usize {

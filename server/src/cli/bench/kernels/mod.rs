@@ -3,11 +3,11 @@
 mod attention;
 mod ceiling;
 mod elementwise;
-mod linear;
+pub(in crate::cli) mod linear;
 mod random;
 mod report;
 mod sampling;
-mod shapes;
+pub(in crate::cli) mod shapes;
 mod timer;
 
 use std::time::Duration;
@@ -156,7 +156,7 @@ fn num_rotated(num_bytes: usize) -> usize {
     (ROTATED_BYTES / num_bytes.max(1)).clamp(1, 64)
 }
 
-fn dtype(text: &str) -> Result<DType, String> {
+pub(in crate::cli) fn dtype(text: &str) -> Result<DType, String> {
     let names = || DType::ALL.map(DType::name).join(", ");
     DType::ALL
         .into_iter()

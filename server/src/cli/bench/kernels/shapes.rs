@@ -8,8 +8,8 @@ use crate::error::{Error, Result};
 
 /// What the shapes of the operations follow from.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Shapes {
-    pub(super) name: String,
+pub(in crate::cli) struct Shapes {
+    pub(in crate::cli) name: String,
     pub(super) hidden_size: usize,
     pub(super) intermediate_size: usize,
     pub(super) num_heads: usize,
@@ -21,7 +21,7 @@ pub(super) struct Shapes {
 
 impl Shapes {
     /// Of a name that is known, or of a `config.json`, or of the folder that holds one.
-    pub(super) fn open(text: &str) -> Result<Self> {
+    pub(in crate::cli) fn open(text: &str) -> Result<Self> {
         match text {
             "0.5b" => Ok(Self::qwen25_05b()),
             "7b" => Ok(Self::qwen25_7b()),
