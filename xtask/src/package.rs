@@ -127,7 +127,11 @@ fn pack(program: &Path, to: &Path) -> Result<()> {
 fn copy_folder(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir(to).map_err(Error::io(to))?;
     for entry in fs::read_dir(from).map_err(Error::io(from))?.flatten() {
-        fs::copy(entry.path(), to.join(entry.file_name())).map_err(Error::io(entry.path()))?;
+        let (from, to) = (entry.path(), to.join(entry.file_name()));
+        match from.is_dir() {
+            true => copy_folder(&from, &to)?,
+            false => fs::copy(&from, &to).map(drop).map_err(Error::io(&from))?,
+        }
     }
     Ok(())
 }
