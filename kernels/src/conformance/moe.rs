@@ -4,7 +4,7 @@ use super::bench::{Bench, Placement, epsilon, tolerance, widen};
 use super::linear::TestWeight;
 use super::report::At;
 use crate::math::moe::{route, sigmoid};
-use crate::{DType, ExpertWeights, Experts, Gate, Result, RouteWeights, Routes, math};
+use crate::{DType, ExpertWeights, Experts, Gate, Result, RouteWeights, Routes, math, silu_mul};
 
 const BATCHES: [usize; 5] = [0, 1, 2, 7, 40];
 
@@ -22,6 +22,11 @@ pub(super) fn check(bench: &mut Bench<'_>) -> Result<()> {
         }
         let dtype = [DType::F32, DType::BF16, DType::F16, DType::F32, DType::BF16][i];
         check_experts(bench, dtype, (num_experts.min(8), top_k), [64, 96])?;
+    }
+    for dtype in [DType::Q8_0, DType::Q4_1, DType::Q4K] {
+        if bench.kernels.linear().supports(dtype) {
+            check_quantized(bench, dtype)?;
+        }
     }
     check_add_gated(bench, 9, 70)
 }
@@ -65,13 +70,8 @@ fn check_experts(
     (num_experts, top_k): (usize, usize),
     [hidden_size, intermediate_size]: [usize; 2],
 ) -> Result<()> {
-    let experts: Vec<Expert> = (0..num_experts)
-        .map(|_| Expert {
-            gate_up: [(); 2]
-                .map(|()| TestWeight::random(bench, dtype, [intermediate_size, hidden_size], false)),
-            down: TestWeight::random(bench, dtype, [hidden_size, intermediate_size], false),
-        })
-        .collect();
+    let sizes = [hidden_size, intermediate_size];
+    let experts: Vec<Expert> = (0..num_experts).map(|_| Expert::random(bench, dtype, sizes)).collect();
     let packed = {
         let host: Vec<ExpertWeights<'_>> = experts.iter().map(Expert::host).collect();
         bench.kernels.moe()?.pack(&host, Gate::Silu)?
@@ -95,12 +95,70 @@ fn check_experts(
     Ok(())
 }
 
+/// Experts of quantized weights give what linear layers of the same weights give.
+fn check_quantized(bench: &mut Bench<'_>, dtype: DType) -> Result<()> {
+    const SIZE: usize = 256;
+    const TOKENS: usize = 5;
+    let (num_experts, top_k) = (4, 2);
+    let experts: Vec<Expert> = (0..num_experts).map(|_| Expert::random(bench, dtype, [SIZE, SIZE])).collect();
+    let host: Vec<ExpertWeights<'_>> = experts.iter().map(Expert::host).collect();
+    let packed = bench.kernels.moe()?.pack(&host, Gate::Silu)?;
+    let values = bench.normals(TOKENS * SIZE);
+    let chosen = choose(bench, TOKENS, num_experts, top_k);
+    let given = run(bench, packed.as_ref(), &values, &chosen, top_k, SIZE)?;
+
+    let (mut sums, mut magnitudes) = (vec![0.0; TOKENS * SIZE], vec![0.0; TOKENS * SIZE]);
+    for (expert, weights) in host.iter().enumerate() {
+        let y = through_linear_layers(bench, weights, &values, [TOKENS, SIZE])?;
+        for (at, y) in y.iter().enumerate() {
+            let of_token = &chosen[at / SIZE * top_k..][..top_k];
+            let weight: f64 = of_token.iter().filter(|route| route.0 == expert).map(|route| route.1).sum();
+            sums[at] += weight * f64::from(*y);
+            magnitudes[at] += weight * f64::from(y.abs());
+        }
+    }
+    let activation = bench.activation();
+    let bound =
+        |i: usize| (8.0 * epsilon(activation)).max(1e-5) * magnitudes[i] + tolerance(activation, sums[i]);
+    let case = format!("{dtype} as linear layers, {}", packed.kernel());
+    bench.report.compare(At { op: "moe.experts", case: &case }, &given, &sums, bound);
+    Ok(())
+}
+
+/// One expert's output for all tokens, by the parts it is made of.
+fn through_linear_layers(
+    bench: &mut Bench<'_>,
+    weights: &ExpertWeights<'_>,
+    values: &[f32],
+    dims: [usize; 2],
+) -> Result<Vec<f32>> {
+    let linear = bench.kernels.linear();
+    let (gate_up, down) = (linear.pack(&weights.gate_up)?, linear.pack(std::slice::from_ref(&weights.down))?);
+    let x = bench.matrix(dims, Placement::Whole, values)?;
+    let both = bench.poisoned([dims[0], gate_up.out_features()], Placement::Whole)?;
+    let out = bench.poisoned(dims, Placement::Whole)?;
+    let kernels = bench.kernels;
+    bench.ctx.step(|ctx| {
+        let x = linear.activation(ctx, &x.view)?;
+        gate_up.forward(ctx, &x, &both.view)?;
+        let gated = silu_mul(kernels, ctx, &both.view)?;
+        down.forward(ctx, &gated, &out.view)
+    })?;
+    bench.read(At { op: "moe.experts", case: "by its parts" }, &out)
+}
+
 struct Expert {
     gate_up: [TestWeight; 2],
     down: TestWeight,
 }
 
 impl Expert {
+    fn random(bench: &mut Bench<'_>, dtype: DType, [hidden_size, intermediate_size]: [usize; 2]) -> Self {
+        let mut random = |sizes| TestWeight::random(bench, dtype, sizes, false);
+        let inwards = [intermediate_size, hidden_size];
+        Self { gate_up: [random(inwards), random(inwards)], down: random([hidden_size, intermediate_size]) }
+    }
+
     fn host(&self) -> ExpertWeights<'_> {
         ExpertWeights { gate_up: self.gate_up.iter().map(TestWeight::host).collect(), down: self.down.host() }
     }
