@@ -237,6 +237,17 @@ fn defaults_are_those_of_the_reference_and_null_is_none() {
 }
 
 #[test]
+fn a_stretched_context_is_as_long_as_it_is_stretched() {
+    let context = |name: &str| {
+        let (_, config) = golden_configs().into_iter().find(|(given, _)| given == name).unwrap();
+        ModelConfig::from_json(&config).unwrap().max_context()
+    };
+    // 64 doubled, 32 times four, and those that say the stretched length themselves.
+    assert_eq!((context("llama-dynamic"), context("llama-yarn")), (128, 128));
+    assert_eq!((context("llama-llama3"), context("phi3-longrope"), context("llama-linear")), (128, 256, 128));
+}
+
+#[test]
 fn what_is_not_built_is_refused_by_field_and_value() {
     let check = |name: &str, field: &str, value: Value, said: &str| {
         let (_, mut config) = golden_configs().into_iter().find(|(given, _)| given == name).unwrap();
@@ -281,7 +292,13 @@ fn what_is_not_built_is_refused_by_field_and_value() {
         "rope_scaling.short_factor: 1 factors is not supported, expected one for each frequency, 8",
     );
     check("qwen3-moe", "num_experts_per_tok", json!(9), "num_experts_per_tok: expected 1 to 8, given 9");
-    check("mixtral", "num_local_experts", json!(0), "num_experts: expected 1 to 4294967295, given 0");
+    check("mixtral", "num_local_experts", json!(0), "num_experts: expected 1 to 1048576, given 0");
+    check(
+        "mixtral",
+        "num_local_experts",
+        json!(1 << 20),
+        "num_experts in 2 layers: expected 1 to 1048576, given 2097152",
+    );
     check(
         "mixtral",
         "num_local_experts",

@@ -93,6 +93,19 @@ pub struct ModelConfig {
 }
 
 impl ModelConfig {
+    /// The longest context that the model is made for, in tokens: more than `max_position_embeddings` where its rotary
+    /// positions are stretched beyond.
+    pub fn max_context(&self) -> usize {
+        let stretched = match self.rope.scaling {
+            RopeScaling::Dynamic { factor, original_max_position }
+            | RopeScaling::Yarn { factor, original_max_position, .. } => {
+                (factor * original_max_position as f64) as usize
+            }
+            _ => 0,
+        };
+        self.max_position_embeddings.max(stretched.min(MAX_SIZE))
+    }
+
     /// The window of one layer; `None` where it sees everything.
     pub fn window(&self, layer: usize) -> Option<usize> {
         let window = self.sliding_window.as_ref()?;

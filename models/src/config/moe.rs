@@ -5,6 +5,9 @@ use quire_kernels::RouteWeights;
 use super::fields::Fields;
 use super::{ConfigError, MAX_LAYERS, MAX_SIZE, Naming, in_range};
 
+/// Experts of all layers together that are taken seriously: each has three tensors.
+const MAX_EXPERTS: usize = 1 << 20;
+
 /// The mixture-of-experts layers of a model.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct MoeConfig {
@@ -48,7 +51,10 @@ impl MoeConfig {
     }
 
     pub(super) fn validate(&self, name: Naming<'_>) -> Result<(), ConfigError> {
-        in_range(name("num_experts"), self.num_experts, MAX_SIZE)?;
+        in_range(name("num_experts"), self.num_experts, MAX_EXPERTS)?;
+        let num_layers = self.layers.iter().filter(|&&has_experts| has_experts).count();
+        let all = format!("{} in {num_layers} layers", name("num_experts"));
+        in_range(all, self.num_experts * num_layers.max(1), MAX_EXPERTS)?;
         in_range(name("num_experts_per_tok"), self.top_k, self.num_experts)?;
         in_range(name("moe_intermediate_size"), self.intermediate_size, MAX_SIZE)?;
         match self.shared_intermediate_size {
