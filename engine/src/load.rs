@@ -99,7 +99,7 @@ impl<'a> EngineBuilder<'a> {
     pub fn plan(self) -> Result<EnginePlan> {
         let path = self.options.model_path().cloned().ok_or(ConfigError::NoModel)?;
         let checkpoint = Checkpoint::open(&path, &self.options.load_options()?)?;
-        let facts = ModelFacts { max_model_len: checkpoint.config().max_position_embeddings };
+        let facts = ModelFacts { max_model_len: checkpoint.config().max_context() };
         let options = match self.pool_default {
             PoolDefault::Sequences => self.options,
             PoolDefault::Utilization => {

@@ -1,8 +1,8 @@
-//! Models whose layers form several KV groups: layers with a window beside layers that see everything.
+//! Models of every architecture through the engine, with the greedy tokens that `transformers` gives.
 
 use std::path::{Path, PathBuf};
 
-use quire_engine::{DTypeChoice, EngineBuilder, EngineOptions, Llm, SamplingParams};
+use quire_engine::{DTypeChoice, EngineBuilder, EngineOptions, Llm, MaxModelLen, SamplingParams};
 use quire_kernels::{DType, Kernels, reference, testing};
 use quire_models::ModelRegistry;
 use quire_models::testing::{GoldenModel, TinyTokenizer};
@@ -10,10 +10,16 @@ use quire_scheduler::PolicyRegistry;
 use serde_json::Value;
 use tempfile::TempDir;
 
+/// Tokens of a golden prompt with its continuation.
+const NUM_TOKENS: usize = 112;
+
+fn goldens() -> PathBuf {
+    PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/tiny")
+}
+
 /// A model of the repository's goldens, with a tokenizer of no more tokens than it has.
 fn golden(name: &str) -> (GoldenModel, TempDir) {
-    let path = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join(format!("../tests/golden/tiny/{name}.json"));
-    let model = GoldenModel::read(&path).unwrap();
+    let model = GoldenModel::read(&goldens().join(format!("{name}.json"))).unwrap();
     let folder = tempfile::tempdir().unwrap();
     model.write_folder(folder.path()).unwrap();
     let vocab_size = model.config["vocab_size"].as_u64().unwrap();
@@ -33,6 +39,7 @@ fn write(path: &Path, value: &Value) {
 fn load(folder: &Path, chunk: usize, overlapped: bool, kernels: Kernels) -> Llm {
     let options = EngineOptions::new(folder)
         .kv_cache_dtype(DTypeChoice::DType(DType::F32))
+        .max_model_len(MaxModelLen::Tokens(NUM_TOKENS))
         .max_num_seqs(4)
         .max_num_batched_tokens(64)
         .block_size(8)
@@ -58,6 +65,19 @@ fn check(name: &str) {
         assert!(again.num_cached_tokens >= 88, "{name}: {} cached", again.num_cached_tokens);
         assert_eq!(again.outputs[0].token_ids, model.greedy, "{name} from the prefix cache");
         crate::rig::check_idle(&llm);
+    }
+}
+
+#[test]
+fn every_architecture_writes_what_transformers_writes() {
+    for file in std::fs::read_dir(goldens()).unwrap() {
+        let name = file.unwrap().path().file_stem().unwrap().to_string_lossy().into_owned();
+        let (model, folder) = golden(&name);
+        let llm = load(folder.path(), 33, true, reference::kernels());
+        let params = SamplingParams { ignore_eos: true, ..SamplingParams::greedy(model.greedy.len() as u64) };
+        let prompts = [model.prompt.clone(), model.prompt[50..].to_vec()];
+        let outputs = llm.generate(prompts, &params).unwrap();
+        assert_eq!(outputs[0].outputs[0].token_ids, model.greedy, "{name}");
     }
 }
 

@@ -2,9 +2,9 @@
 
 mod cancellation;
 mod failures;
+mod goldens;
 mod limits;
 mod loops;
 mod model;
 mod rig;
 mod text;
-mod windows;

@@ -102,7 +102,7 @@ impl Report {
             num_kv_heads: model.num_kv_heads,
             head_dim: model.head_dim,
             vocab_size: model.vocab_size,
-            model_max_len: model.max_position_embeddings,
+            model_max_len: model.max_context(),
             weight_bytes_by_dtype: by_dtype.collect(),
             device: format!("{} ({})", memory.device.backend, memory.device.name),
             weight_bytes: memory.weight_bytes,
