@@ -68,9 +68,8 @@ impl Event {
         self.context.check("cuStreamWaitEvent", unsafe { ffi::cuStreamWaitEvent(stream, self.raw, 0) })
     }
 
-    /// Whether everything recorded is done.
+    /// Whether everything recorded is done; the context is current.
     pub(crate) fn is_over(&self) -> Result<bool> {
-        self.context.bind()?;
         // SAFETY: the event lives.
         match unsafe { ffi::cuEventQuery(self.raw) } {
             ffi::NOT_READY => Ok(false),

@@ -11,6 +11,7 @@ use crate::ffi::CUstream;
 
 /// A place in a stream.
 pub(crate) struct CudaFence {
+    context: Arc<Context>,
     event: Event,
 }
 
@@ -19,7 +20,7 @@ impl CudaFence {
     pub(crate) fn set(context: &Arc<Context>, stream: CUstream) -> Result<Arc<dyn Fence>> {
         let event = Event::new(context)?;
         event.record(stream)?;
-        Ok(Arc::new(Self { event }))
+        Ok(Arc::new(Self { context: context.clone(), event }))
     }
 
     /// Lets a stream wait, and the host not.
@@ -35,6 +36,7 @@ impl CudaFence {
 
 impl Fence for CudaFence {
     fn is_reached(&self) -> Result<bool> {
+        self.context.bind()?;
         self.event.is_over()
     }
 
