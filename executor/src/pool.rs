@@ -157,7 +157,37 @@ fn independent_runs(pairs: &[(u32, u32)]) -> Vec<&[(u32, u32)]> {
 
 #[cfg(test)]
 mod tests {
+    use quire_kernels::{KvKind, reference};
+
     use super::*;
+
+    fn group(layers: &[usize], kind: KvKind, head_dim: usize) -> KvGroupSpec {
+        KvGroupSpec { layers: layers.to_vec(), kind, num_kv_heads: 2, head_dim, dtype: DType::F32 }
+    }
+
+    #[test]
+    fn groups_have_their_own_layouts_and_share_the_blocks() {
+        let kernels = reference::kernels();
+        let groups = [group(&[0, 2], KvKind::Full, 16), group(&[1], KvKind::Window(8), 32)];
+        let pool = KvPool::new(&kernels, &groups, 4, 3).unwrap();
+        let head_dims: Vec<usize> = pool.layers().iter().map(|layer| layer.layout.head_dim).collect();
+        assert_eq!(head_dims, [16, 32, 16]);
+        // Keys and values of two heads and four tokens, in float32.
+        let expected = [16, 32, 16].map(|head_dim| 2 * 2 * 4 * head_dim * 4).iter().sum::<usize>();
+        assert_eq!(pool.bytes_per_block(), expected);
+        assert_eq!(KvPool::block_bytes(kernels.attention(), &groups, 4).unwrap(), expected);
+        assert_eq!(pool.num_bytes(), 3 * expected);
+    }
+
+    #[test]
+    fn groups_of_one_layout_share_a_plan() {
+        let kernels = reference::kernels();
+        let num_plans = |head_dim| {
+            let groups = [group(&[0], KvKind::Full, 16), group(&[1], KvKind::Window(8), head_dim)];
+            KvPool::num_plans(kernels.attention(), &groups, 4).unwrap()
+        };
+        assert_eq!((num_plans(16), num_plans(32)), (1, 2));
+    }
 
     #[test]
     fn copies_that_depend_on_each_other_stay_in_order() {

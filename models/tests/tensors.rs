@@ -3,7 +3,7 @@
 mod common;
 
 use quire_kernels::{DType, quant};
-use quire_models::testing::TinyModel;
+use quire_models::testing::{MetadataValue, TinyModel};
 use quire_models::{
     Checkpoint, HostTensor, LoadFormat, LoadOptions, ModelRegistry, Result, TensorSpec, WeightDType,
 };
@@ -66,6 +66,37 @@ fn quantized_rows_stay_quantized_and_move_as_a_whole() {
             values(&quantized).iter().zip(values(&exact)).map(|(a, b)| (a - b).abs()).fold(0.0, f32::max);
         assert!(worst < 0.06, "{name}: off by {worst}, a row is in the wrong place");
     });
+}
+
+#[test]
+fn an_expert_is_its_share_of_the_tensor_of_all() {
+    const EXPERTS: usize = 3;
+    let model = TinyModel { dtype: DType::Q8_0, num_layers: 1, ..TinyModel::llama() };
+    let (hidden, intermediate) = (model.hidden_size, model.intermediate_size);
+    let mut file = model.to_gguf();
+    file.set("llama.expert_count", MetadataValue::U32(EXPERTS as u32));
+    file.set("llama.expert_used_count", MetadataValue::U32(2));
+    file.add("blk.0.ffn_gate_inp.weight", DType::F32, &[EXPERTS, hidden], vec![0; 4 * EXPERTS * hidden]);
+    let expert = |expert: usize| {
+        let value = |at: usize| (expert * 100 + at % 90) as f32 - 150.0;
+        quant::encode(DType::Q8_0, &(0..hidden * intermediate).map(value).collect::<Vec<_>>())
+    };
+    let all = (0..EXPERTS).flat_map(expert).collect();
+    file.add("blk.0.ffn_up_exps.weight", DType::Q8_0, &[EXPERTS, intermediate, hidden], all);
+
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    std::fs::write(&path, file.to_bytes()).unwrap();
+    let checkpoint = open(&path, None);
+    assert_eq!(checkpoint.config().architecture, "MixtralForCausalLM");
+    assert_eq!(checkpoint.config().moe.as_ref().unwrap().intermediate_size, intermediate);
+    let name = |expert| format!("model.layers.0.block_sparse_moe.experts.{expert}.w3.weight");
+    for at in 0..EXPERTS {
+        let tensor = checkpoint.tensor(&name(at), &[intermediate, hidden]).unwrap();
+        assert_eq!((tensor.dtype, &*tensor.bytes), (DType::Q8_0, &*expert(at)));
+    }
+    let error = checkpoint.tensor(&name(EXPERTS), &[intermediate, hidden]).unwrap_err();
+    common::assert_says(&error, &["tensor blk.0.ffn_up_exps.weight[3] is missing"]);
 }
 
 #[test]
