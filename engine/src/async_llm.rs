@@ -3,10 +3,11 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use quire_scheduler::Explanation;
 
 use crate::client::{EngineClient, ModelInfo, RequestStream};
 use crate::engine::{Engine, EngineParts};
-use crate::{EngineConfig, EngineStats, Error, Llm, Prompt, Request, Result};
+use crate::{EngineConfig, EngineStats, Error, Llm, Prompt, Request, RequestId, Result};
 
 /// An engine in this process, for asynchronous callers. Cheap to clone; the last one dropped ends the engine.
 #[derive(Clone, Debug)]
@@ -41,6 +42,26 @@ impl AsyncLlm {
     /// [`Error::Stopped`].
     pub fn reset_prefix_cache(&self) -> Result<()> {
         self.engine.inbox.reset_prefix_cache()
+    }
+
+    /// Why the requests of that name do not run, or what they are doing; empty where there is none (any more). Clients
+    /// may have called several by one name.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Stopped`].
+    pub async fn explain(&self, id: &RequestId) -> Result<Vec<Explanation>> {
+        let answer = self.engine.inbox.explain(id.clone())?;
+        answer.await.map_err(|_| self.engine.inbox.stopped())
+    }
+
+    /// Logs scheduling decisions (`quire::schedule=debug`) on the request of that name only, or on all again.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Stopped`].
+    pub fn log_schedule_of(&self, id: Option<&RequestId>) -> Result<()> {
+        self.engine.inbox.log_only(id.cloned())
     }
 
     pub(crate) fn of(engine: Arc<Engine>) -> Self {

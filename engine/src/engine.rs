@@ -7,7 +7,7 @@ use std::time::Duration;
 use quire_executor::Executor;
 use quire_kvcache::{HashKey, KvCacheConfig, KvCacheManager, KvGroup};
 use quire_models::Tokenizer;
-use quire_scheduler::{Fcfs, LogObserver, Scheduler, SchedulerConfig, SchedulerPolicy};
+use quire_scheduler::{Fcfs, Preemption, Scheduler, SchedulerConfig, SchedulerPolicy};
 
 use crate::checked::{EosTokens, ParamLimits};
 use crate::client::{ModelInfo, RequestStream};
@@ -16,7 +16,7 @@ use crate::core::{CoreParts, EngineCore, Inbox, SharedStats, StepOrder};
 use crate::frontend::Frontend;
 use crate::seeds::{Seeds, random_u64};
 use crate::text::{ChatTemplate, TextDecoder};
-use crate::{ConfigError, EngineConfig, EngineStats, Error, Request, Result, SamplingParams};
+use crate::{ConfigError, EngineConfig, EngineStats, Error, PreemptionMode, Request, Result, SamplingParams};
 
 /// How long the end of the thread is waited for: one that hangs in a device must not hang the program.
 const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(5);
@@ -182,6 +182,7 @@ fn scheduler(
     let narrow = |value: usize| u32::try_from(value).unwrap_or(u32::MAX);
     let cache = KvCacheConfig {
         enable_prefix_caching: config.enable_prefix_caching,
+        num_swap_blocks: narrow(capacity.num_swap_blocks),
         hash_key: HashKey(random_u64(), random_u64()),
         groups: vec![KvGroup { block_bytes: capacity.block_bytes as u64, ..KvGroup::default() }],
         ..KvCacheConfig::new(narrow(capacity.num_blocks), narrow(capacity.block_size))
@@ -194,10 +195,13 @@ fn scheduler(
         max_prefill_chunk: config.prefill_chunk_limit().map(narrow),
         max_num_partial_prefills: config.max_num_partial_prefills.map(narrow),
         capacity_mode: config.capacity_mode,
+        preemption: match config.preemption_mode {
+            PreemptionMode::Auto => Preemption::Auto,
+            PreemptionMode::Recompute => Preemption::Recompute,
+            PreemptionMode::Swap => Preemption::Swap,
+        },
     };
-    let mut scheduler = Scheduler::new(limits, policy, KvCacheManager::new(cache)?)?;
-    scheduler.add_observer(LogObserver);
-    Ok(scheduler)
+    Ok(Scheduler::new(limits, policy, KvCacheManager::new(cache)?)?)
 }
 
 #[cfg(test)]

@@ -297,6 +297,7 @@ fn memory_request(config: &EngineConfig, kv_dtype: DType, pool_default: PoolDefa
             false => PlannedLen::Exactly(max_model_len),
         },
         pool,
+        swap_bytes: (config.swap_space * f64::from(1 << 30)) as usize,
         kv_dtype,
         max_logprobs: u32::try_from(config.max_logprobs).unwrap_or(u32::MAX),
         enforce_eager: config.enforce_eager,

@@ -14,6 +14,11 @@ pub struct EngineStats {
     pub num_running: usize,
     /// Requests that wait.
     pub num_waiting: usize,
+    /// Those of them whose blocks are on the host.
+    pub num_swapped: usize,
+    /// How many of them wait for what: `queue` (others come first), `blocks`, `seq_limit`, `token_budget`,
+    /// `partial_prefills`, `swap`, `thrashing`, `other`.
+    pub waiting_by_reason: BTreeMap<&'static str, usize>,
     /// Blocks of the KV cache that sequences hold.
     pub num_live_blocks: usize,
     /// Blocks kept for their content alone.
@@ -36,6 +41,14 @@ pub struct EngineStats {
     pub num_prefix_hit_tokens: u64,
     /// Times that a sequence gave way.
     pub num_preemptions: u64,
+    /// Those of them that moved its blocks to the host.
+    pub num_swaps: u64,
+    /// Blocks of the swap space, and those of them that are free.
+    pub num_swap_blocks: usize,
+    /// See [`num_swap_blocks`](Self::num_swap_blocks).
+    pub num_free_swap_blocks: usize,
+    /// Sequences that may run for now, if preemptions have lowered that.
+    pub admission_limit: Option<u32>,
     /// Steps.
     pub num_steps: u64,
     /// Tokens computed over all steps, padding and repeated work included.

@@ -17,11 +17,14 @@ pub struct StepBatch {
     pub step: u64,
     /// Rows whose sequences ended or were preempted since the last step. Their state is dropped.
     pub released: Vec<RowId>,
+    /// Blocks that go to the host or come back, behind all steps before this one. Their places on either side are
+    /// nobody's until [`StepOutput::transfers_done`](crate::StepOutput::transfers_done) names the transfer.
+    pub transfers: Vec<BlockTransfer>,
     /// Rows that start, or start again after a preemption.
     pub added: Vec<AddedRow>,
     /// Block copies to do before anything else of this step (copy-on-write), in every layer: (from, to).
     pub block_copies: Vec<(u32, u32)>,
-    /// What is computed, at most one entry a row.
+    /// What is computed, at most one entry a row. A step without any ends when all transfers so far are done.
     pub rows: Vec<PlannedRow>,
 }
 
@@ -30,6 +33,26 @@ impl StepBatch {
     pub fn num_tokens(&self) -> usize {
         self.rows.iter().map(|row| row.num_tokens as usize).sum()
     }
+}
+
+/// Blocks that change sides, in every layer.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BlockTransfer {
+    /// Its name, given once.
+    pub id: u64,
+    /// Where it goes.
+    pub direction: SwapDirection,
+    /// (block of the pool, block of the swap space).
+    pub blocks: Vec<(u32, u32)>,
+}
+
+/// Where blocks go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub enum SwapDirection {
+    /// From the pool to the host.
+    Out,
+    /// From the host to the pool.
+    In,
 }
 
 /// A row that starts: all that the device must know about its sequence.

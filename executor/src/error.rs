@@ -233,6 +233,14 @@ pub enum BatchError {
         /// Blocks of the pool.
         num_blocks: usize,
     },
+    /// A block outside of the swap space.
+    #[error("block {block} of the swap space of {num_swap_blocks}")]
+    SwapBlockRange {
+        /// The block.
+        block: u32,
+        /// The swap space.
+        num_swap_blocks: usize,
+    },
     /// A write to a block that another row has in its table too (found by the scripted executor).
     #[error("row {} writes block {block}, which {num_owners} rows hold", row.0)]
     SharedWrite {

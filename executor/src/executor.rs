@@ -68,6 +68,10 @@ pub struct DeviceCapacity {
     pub max_model_len: usize,
     /// Tokens of the vocabulary: ids are below it.
     pub vocab_size: usize,
+    /// Blocks of the swap space on the host; 0 is none.
+    pub num_swap_blocks: usize,
+    /// How fast blocks move between device and host, one way at a time, as measured at the start; 0 without swap space.
+    pub swap_bytes_per_s: u64,
     /// Steps that may be open at once; 2 lets the next one be planned while one runs.
     pub max_in_flight: usize,
 }

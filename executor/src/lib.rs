@@ -37,6 +37,7 @@
 //!     block_size: 16,
 //!     max_model_len: MaxModelLen::Exactly(128),
 //!     pool: PoolSize::Sequences { max_bytes: 1 << 30 },
+//!     swap_bytes: 0,
 //!     kv_dtype: DType::F32,
 //!     max_logprobs: 5,
 //!     enforce_eager: false,
@@ -96,10 +97,13 @@ mod output;
 mod pool;
 mod row;
 mod runner;
+mod swap;
 pub mod testing;
 mod worker;
 
-pub use batch::{AddedRow, PlannedRow, RowId, RowSampling, StepBatch, TokenMasks};
+pub use batch::{
+    AddedRow, BlockTransfer, PlannedRow, RowId, RowSampling, StepBatch, SwapDirection, TokenMasks,
+};
 pub use error::{BatchError, ExecutorError};
 pub use executor::{DeviceCapacity, Executor, Ticket};
 pub use graphs::GraphSizes;

@@ -11,6 +11,9 @@ pub struct StepOutput {
     pub step: u64,
     /// One entry for each planned row, in the batch's order.
     pub rows: Vec<RowOutput>,
+    /// Transfers of this batch and of earlier ones that are done, each named once. They end in the order in which they
+    /// were asked for.
+    pub transfers_done: Vec<u64>,
     /// How long the device worked on it.
     pub device_time_us: u64,
     /// How long the device had nothing to do between the step before and this one, where it has a clock and another

@@ -103,7 +103,11 @@ impl RowTable {
         if given > max_num_batched_tokens {
             return Err(BatchError::StepTokens { max_num_batched_tokens, given });
         }
-        batch.block_copies.iter().try_for_each(|&(from, to)| self.check_blocks(&[from, to]))
+        batch.block_copies.iter().try_for_each(|&(from, to)| self.check_blocks(&[from, to]))?;
+        let mut moved = batch.transfers.iter().flat_map(|transfer| &transfer.blocks);
+        moved.try_for_each(|&(block, host)| {
+            self.check_blocks(&[block]).and_then(|()| self.check_swap_block(host))
+        })
     }
 
     /// Drops a row.
@@ -261,6 +265,14 @@ impl RowTable {
         }
     }
 
+    fn check_swap_block(&self, block: u32) -> Result<(), BatchError> {
+        let num_swap_blocks = self.capacity.num_swap_blocks;
+        match (block as usize) < num_swap_blocks {
+            true => Ok(()),
+            false => Err(BatchError::SwapBlockRange { block, num_swap_blocks }),
+        }
+    }
+
     fn row_range(&self, row: RowId) -> BatchError {
         BatchError::RowRange { row, max_num_seqs: self.rows.len() }
     }
@@ -279,6 +291,8 @@ mod tests {
             max_num_batched_tokens: 6,
             max_model_len: 12,
             vocab_size: 10,
+            num_swap_blocks: 0,
+            swap_bytes_per_s: 0,
             max_in_flight: 2,
         };
         RowTable::new(capacity, 5)

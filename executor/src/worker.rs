@@ -12,6 +12,7 @@ use quire_models::Model;
 
 use crate::memory::{MeasuredMemory, MemoryPlan, MemoryProbe, MemoryReport};
 use crate::runner::PendingStep;
+use crate::swap::SwapSpace;
 use crate::{DeviceCapacity, ExecutorError, KvPool, ModelRunner, StepBatch};
 
 /// Reads the weights, on the worker's thread.
@@ -147,6 +148,7 @@ struct WorkerThread {
     kernels: Kernels,
     model: Arc<dyn Model>,
     pool: KvPool,
+    swap_space: Option<SwapSpace>,
     plan: MemoryPlan,
     /// `None` after a failure.
     runner: Option<ModelRunner>,
@@ -164,7 +166,11 @@ impl WorkerThread {
         let block_size = plan.runner.limits.block_size;
         let pool = KvPool::new(&kernels, &plan.kv_groups, block_size, plan.num_blocks)?;
         let loaded_weight_bytes = model.num_bytes();
-        let mut thread = Self { kernels, model, pool, plan, runner: None };
+        let swap_space = match plan.num_swap_blocks {
+            0 => None,
+            num_blocks => Some(SwapSpace::new(kernels.device().as_ref(), &pool, num_blocks)?),
+        };
+        let mut thread = Self { kernels, model, pool, swap_space, plan, runner: None };
         let capacity = thread.reset()?;
         let measured = MeasuredMemory { before_load, after_weights, after_pool: probe() };
         let report = MemoryReport { plan: thread.plan.clone(), loaded_weight_bytes, measured };
@@ -205,8 +211,12 @@ impl WorkerThread {
         self.runner = None;
         let (kernels, model, pool) = (self.kernels.clone(), Arc::clone(&self.model), self.pool.clone());
         let MemoryPlan { runner, scratch_bytes, .. } = self.plan.clone();
+        let swap_space = self.swap_space.clone();
         let make = || {
             let mut runner = ModelRunner::new(kernels, model, pool, runner, scratch_bytes)?;
+            if let Some(space) = swap_space {
+                runner = runner.with_swap_space(space)?;
+            }
             runner.warm_up(WARM_UP_PATIENCE)?;
             Ok(runner)
         };

@@ -4,7 +4,7 @@ use std::collections::VecDeque;
 
 use crate::block::{BlockId, StepId};
 use crate::error::Inconsistency;
-use crate::list::{Links, List};
+use crate::eviction::Eviction;
 
 /// How the blocks of a pool are used. The first three add up to the total.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -37,16 +37,16 @@ impl BlockUsage {
 ///                            │    ▲
 ///    release, content kept   │    │ share (a prefix hit)
 ///                            ▼    │
-///                            cached ── evict: least recently used, leaves first
+///                            cached ── evict: see [`Eviction`]
 /// ```
 ///
 /// A live block is held by tables (`refs`) and by open steps (`holds`). One that only steps hold is *retiring*.
 #[derive(Debug)]
 pub struct BlockAllocator {
     blocks: Vec<Holders>,
-    links: Vec<Links>,
-    free: List,
-    cached: List,
+    /// A stack: what was touched last is the likeliest to be in a cache of the machine.
+    free: Vec<BlockId>,
+    cached: Box<dyn Eviction>,
     num_retiring: u32,
     /// Blocks held by each open step, in the order of steps.
     open: VecDeque<(StepId, Vec<BlockId>)>,
@@ -62,21 +62,17 @@ struct Holders {
     keep: bool,
 }
 
-/// How many blocks eviction looks at to find a leaf. Blocks are released leaves first, so that the first is one,
-/// except after two sequences computed the same prefix at the same time.
-const MAX_EVICTION_PROBES: u32 = 8;
+/// What the counts of a block take.
+#[cfg(test)]
+pub(crate) const HOLDERS_BYTES: usize = size_of::<Holders>();
 
 impl BlockAllocator {
-    /// A pool of `num_blocks` free blocks.
-    pub fn new(num_blocks: u32) -> Self {
-        let mut links = vec![Links::NONE; num_blocks as usize];
-        let mut free = List::EMPTY;
-        (0..num_blocks).for_each(|block| free.push_back(&mut links, block));
+    /// A pool of `num_blocks` free blocks, whose contents go in the order of `eviction`.
+    pub fn new(num_blocks: u32, eviction: Box<dyn Eviction>) -> Self {
         Self {
             blocks: vec![Holders::default(); num_blocks as usize],
-            links,
-            free,
-            cached: List::EMPTY,
+            free: (0..num_blocks).rev().map(BlockId).collect(),
+            cached: eviction,
             num_retiring: 0,
             open: VecDeque::new(),
             spare: Vec::new(),
@@ -86,7 +82,7 @@ impl BlockAllocator {
     /// How the blocks are used now.
     pub fn usage(&self) -> BlockUsage {
         let total = self.blocks.len() as u32;
-        let (free, cached) = (self.free.len(), self.cached.len());
+        let (free, cached) = (self.free.len() as u32, self.cached.len());
         BlockUsage { free, cached, total, live: total - free - cached, retiring: self.num_retiring }
     }
 
@@ -103,27 +99,17 @@ impl BlockAllocator {
 
     /// Hands out a block without content, referenced once.
     pub fn take(&mut self) -> Option<BlockId> {
-        let block = self.free.head()?;
-        self.free.remove(&mut self.links, block);
-        self.blocks[block as usize].refs = 1;
-        Some(BlockId(block))
+        let block = self.free.pop()?;
+        self.blocks[block.index()].refs = 1;
+        Some(block)
     }
 
-    /// Hands out the least recently used cached block, referenced once; the caller forgets its content. One that
-    /// `is_leaf` denies goes to the end of the queue while a leaf can be found near its head.
+    /// Hands out the cached block that goes first, referenced once; the caller forgets its content. `is_leaf` as in
+    /// [`Eviction::evict`].
     pub fn evict(&mut self, is_leaf: impl Fn(BlockId) -> bool) -> Option<BlockId> {
-        for _ in 1..MAX_EVICTION_PROBES.min(self.cached.len()) {
-            let head = self.cached.head()?;
-            if is_leaf(BlockId(head)) {
-                break;
-            }
-            self.cached.remove(&mut self.links, head);
-            self.cached.push_back(&mut self.links, head);
-        }
-        let block = self.cached.head()?;
-        self.cached.remove(&mut self.links, block);
-        self.blocks[block as usize] = Holders { refs: 1, holds: 0, keep: false };
-        Some(BlockId(block))
+        let block = self.cached.evict(&is_leaf)?;
+        self.blocks[block.index()] = Holders { refs: 1, holds: 0, keep: false };
+        Some(block)
     }
 
     /// Adds a table's reference to a live or cached block.
@@ -135,7 +121,7 @@ impl BlockAllocator {
         match (refs, holds) {
             (0, 0) => {
                 assert!(keep, "a shared block is live or cached");
-                self.cached.remove(&mut self.links, block.0);
+                self.cached.remove(block);
             }
             (0, _) => self.num_retiring -= 1,
             _ => {}
@@ -186,8 +172,8 @@ impl BlockAllocator {
     /// Says that the content of a block is worth nothing any more: a cached one becomes free.
     pub fn forget(&mut self, block: BlockId) {
         if self.is_cached(block) {
-            self.cached.remove(&mut self.links, block.0);
-            self.free.push_front(&mut self.links, block.0);
+            self.cached.remove(block);
+            self.free.push(block);
         }
         self.blocks[block.index()].keep = false;
     }
@@ -203,12 +189,12 @@ impl BlockAllocator {
         if held != live as usize || retired != retiring as usize {
             return Err(Inconsistency::Conservation { free, live: held as u32, cached, total });
         }
-        let free_are_right = self.free.iter(&self.links).map(|block| (block, false));
-        let cached_are_right = self.cached.iter(&self.links).map(|block| (block, true));
+        let free_are_right = self.free.iter().map(|block| (*block, false));
+        let cached_are_right = self.cached.candidates().into_iter().map(|block| (block, true));
         for (block, expect_kept) in free_are_right.chain(cached_are_right) {
-            let Holders { refs, holds, keep } = self.blocks[block as usize];
+            let Holders { refs, holds, keep } = self.blocks[block.index()];
             if refs + holds > 0 || keep != expect_kept {
-                return Err(Inconsistency::WrongList { block });
+                return Err(Inconsistency::WrongList { block: block.0 });
             }
         }
         Ok(())
@@ -223,13 +209,12 @@ impl BlockAllocator {
         }
     }
 
-    /// Puts a block that nobody holds where it is found again. The free list is a stack: what was touched last is
-    /// the likeliest to be in a cache of the machine.
+    /// Puts a block that nobody holds where it is found again.
     fn park(&mut self, block: BlockId) {
         if self.blocks[block.index()].keep {
-            self.cached.push_back(&mut self.links, block.0);
+            self.cached.insert(block);
         } else {
-            self.free.push_front(&mut self.links, block.0);
+            self.free.push(block);
         }
     }
 }
@@ -237,10 +222,15 @@ impl BlockAllocator {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::eviction::LruLeavesFirst;
+
+    fn pool(num_blocks: u32) -> BlockAllocator {
+        BlockAllocator::new(num_blocks, Box::new(LruLeavesFirst::new(num_blocks)))
+    }
 
     #[test]
     fn a_held_block_comes_free_with_its_step() {
-        let mut pool = BlockAllocator::new(1);
+        let mut pool = pool(1);
         let block = pool.take().unwrap();
         pool.hold(block, StepId(7));
         pool.release(block);
@@ -254,7 +244,7 @@ mod tests {
 
     #[test]
     fn steps_hold_in_any_order() {
-        let mut pool = BlockAllocator::new(2);
+        let mut pool = pool(2);
         let (a, b) = (pool.take().unwrap(), pool.take().unwrap());
         pool.hold(a, StepId(2));
         pool.hold(b, StepId(1));
@@ -267,25 +257,9 @@ mod tests {
     }
 
     #[test]
-    fn eviction_takes_the_oldest_and_prefers_leaves() {
-        let mut pool = BlockAllocator::new(3);
-        let blocks: Vec<_> = (0..3).map(|_| pool.take().unwrap()).collect();
-        for &block in &blocks {
-            pool.keep(block);
-            pool.release(block);
-        }
-        assert_eq!(pool.usage().cached, 3);
-        assert_eq!(pool.evict(|block| block != blocks[0]), Some(blocks[1]));
-        assert_eq!(pool.evict(|_| true), Some(blocks[2]));
-        assert_eq!(pool.evict(|_| false), Some(blocks[0]));
-        assert_eq!(pool.evict(|_| true), None);
-        pool.check().unwrap();
-    }
-
-    #[test]
     #[should_panic(expected = "held by a table")]
     fn a_block_is_not_freed_twice() {
-        let mut pool = BlockAllocator::new(1);
+        let mut pool = pool(1);
         let block = pool.take().unwrap();
         pool.release(block);
         pool.release(block);

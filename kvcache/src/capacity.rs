@@ -9,6 +9,8 @@ pub struct Capacity {
     pub block_size: u32,
     /// Blocks that admission leaves alone while other sequences run, as room for those to grow.
     pub watermark_blocks: u32,
+    /// Blocks set aside for pinned beginnings.
+    pub pinnable_blocks: u32,
 }
 
 impl Capacity {
@@ -22,14 +24,15 @@ impl Capacity {
         u64::from(self.num_blocks) * u64::from(self.block_size)
     }
 
-    /// Blocks that a prompt may ever be given: the pool less its watermark.
+    /// Blocks that a prompt may ever be given: the pool less its watermark and what may be pinned.
     pub fn admissible_blocks(&self) -> u32 {
-        self.num_blocks - self.watermark_blocks
+        self.num_blocks - self.watermark_blocks - self.pinnable_blocks
     }
 
     /// The longest sequence that fits alone, prompt and output together.
     pub fn max_len_that_fits(&self) -> u32 {
-        u32::try_from(self.num_tokens()).unwrap_or(u32::MAX)
+        let num_blocks = u64::from(self.num_blocks - self.pinnable_blocks);
+        u32::try_from(num_blocks * u64::from(self.block_size)).unwrap_or(u32::MAX)
     }
 
     /// How many sequences of `max_model_len` tokens fit at once; a fraction below one says that not even one does.
@@ -49,10 +52,12 @@ mod tests {
 
     #[test]
     fn a_partial_block_counts_as_a_block() {
-        let capacity = Capacity { num_blocks: 8, block_size: 16, watermark_blocks: 1 };
+        let capacity = Capacity { num_blocks: 8, block_size: 16, watermark_blocks: 1, pinnable_blocks: 0 };
         assert_eq!([0, 1, 16, 17, 201].map(|n| capacity.blocks_for(n)), [0, 1, 1, 2, 13]);
         assert_eq!(capacity.max_len_that_fits(), 128);
         assert_eq!(capacity.admissible_blocks(), 7);
+        let pinned = Capacity { pinnable_blocks: 2, ..capacity };
+        assert_eq!((pinned.max_len_that_fits(), pinned.admissible_blocks()), (96, 5));
         assert_eq!(capacity.concurrency_at(256), 0.5);
         assert_eq!(capacity.blocks_for_sequences(3, 17), 6);
     }

@@ -18,8 +18,10 @@ pub struct KvCacheConfig {
     pub enable_prefix_caching: bool,
     /// The key of the block hashes; random in a server.
     pub hash_key: HashKey,
-    /// Blocks of swap space on the host. Not built: must be 0.
+    /// Blocks of swap space on the host; 0 is none.
     pub num_swap_blocks: u32,
+    /// Bytes of cached beginnings that may be pinned; they are set aside, so that no sequence may count on them.
+    pub max_pinned_bytes: u64,
     /// The model's KV groups. This version keeps exactly one, of kind `Full`.
     pub groups: Vec<KvGroup>,
 }
@@ -34,6 +36,7 @@ impl KvCacheConfig {
             enable_prefix_caching: true,
             hash_key: HashKey::default(),
             num_swap_blocks: 0,
+            max_pinned_bytes: 0,
             groups: vec![KvGroup::default()],
         }
     }
@@ -41,7 +44,20 @@ impl KvCacheConfig {
     /// The numbers derived from the size.
     pub fn capacity(&self) -> Capacity {
         let watermark_blocks = (f64::from(self.num_blocks) * self.watermark) as u32;
-        Capacity { num_blocks: self.num_blocks, block_size: self.block_size, watermark_blocks }
+        let pinnable = self.max_pinned_bytes / self.block_bytes().max(1);
+        let pinnable_blocks =
+            u32::try_from(pinnable).unwrap_or(u32::MAX).min(self.num_blocks - watermark_blocks);
+        Capacity {
+            num_blocks: self.num_blocks,
+            block_size: self.block_size,
+            watermark_blocks,
+            pinnable_blocks,
+        }
+    }
+
+    /// Bytes of one block over all groups; 0 where nobody said.
+    pub fn block_bytes(&self) -> u64 {
+        self.groups.iter().map(|group| group.block_bytes).sum()
     }
 
     /// Checks every field.
@@ -61,8 +77,17 @@ impl KvCacheConfig {
         if !(0.0..1.0).contains(&self.watermark) {
             return Err(out_of_range("watermark", self.watermark, "at least 0 and less than 1"));
         }
-        if self.num_swap_blocks > 0 {
-            return Err(Error::Swap { given: self.num_swap_blocks });
+        if self.max_pinned_bytes > 0 && self.block_bytes() == 0 {
+            return Err(out_of_range(
+                "max_pinned_bytes",
+                self.max_pinned_bytes,
+                "0 where a block has no bytes",
+            ));
+        }
+        let Capacity { pinnable_blocks, num_blocks, .. } = self.capacity();
+        if pinnable_blocks >= num_blocks {
+            let expected = "less than the pool";
+            return Err(out_of_range("max_pinned_bytes", self.max_pinned_bytes, expected));
         }
         match self.groups.as_slice() {
             [KvGroup { kind: KvGroupKind::Full, .. }] => Ok(()),
@@ -94,7 +119,9 @@ mod tests {
         check(|c| c.block_size = 0, "block_size is 0, expected at least 1");
         check(|c| c.watermark = 1.0, "watermark is 1, expected at least 0 and less than 1");
         check(|c| c.watermark = f64::NAN, "watermark is NaN, expected at least 0 and less than 1");
-        check(|c| c.num_swap_blocks = 4, "swap is not built: num_swap_blocks is 4, expected 0");
+        check(|c| c.max_pinned_bytes = 9, "max_pinned_bytes is 9, expected 0 where a block has no bytes");
+        let all = |c: &mut KvCacheConfig| (c.groups[0].block_bytes, c.max_pinned_bytes) = (4, 32);
+        check(all, "max_pinned_bytes is 32, expected less than the pool");
         check(|c| c.groups.clear(), "0 kv groups given, this version keeps exactly one");
         check(|c| c.groups[0].kind = KvGroupKind::Window(32), "kv group kind Window(32) is not built");
     }

@@ -28,23 +28,17 @@ pub enum Error {
     /// A kind of group that is not built.
     #[error("kv group kind {0:?} is not built")]
     GroupKind(KvGroupKind),
-    /// Swap space is not built; use recompute.
-    #[error("swap is not built: num_swap_blocks is {given}, expected 0")]
-    Swap {
-        /// The swap blocks asked for.
-        given: u32,
-    },
 }
 
 /// Blocks do not suffice now. Nothing has changed; ask again after a release.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
-#[error("{need} blocks needed, {available} available, {retiring} to come when open steps commit")]
+#[error("{need} blocks needed, {available} available, {retiring} to come with open steps and transfers")]
 pub struct NoBlocks {
     /// Blocks that the request would take, with the room it has to leave.
     pub need: u32,
     /// Blocks that could be taken now: free, or cached and unreferenced.
     pub available: u32,
-    /// Blocks that become available when the open steps have been committed.
+    /// Blocks that become available when the open steps have been committed and the open transfers are done.
     pub retiring: u32,
 }
 

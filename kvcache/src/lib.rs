@@ -39,7 +39,8 @@
 //! - `free + live + cached = total`; a block is counted once for each table that holds it.
 //! - A refusal, or a guard that is dropped, has changed nothing.
 //! - A block is written by the holder of its only reference; a shared one is copied first.
-//! - A block that an open step may touch is not handed out before that step is committed.
+//! - A block that an open step may touch is not handed out before that step is committed, nor one that a transfer to or
+//!   from the host may touch before that is done.
 //! - A prefix hit has the same tokens, the same salt and the same predecessors as what it stands for, compared and
 //!   not merely hashed; and it leaves at least the last token to compute.
 //! - Nothing depends on time, chance or the order of a hash map: the same calls give the same blocks.
@@ -49,12 +50,16 @@ mod block;
 mod capacity;
 mod config;
 mod error;
+mod eviction;
 mod group;
 mod hash;
 mod list;
 mod manager;
+mod manager_swap;
+mod pin;
 mod prefix;
 mod reservation;
+mod swap;
 mod table;
 
 pub use allocator::{BlockAllocator, BlockUsage};
@@ -62,8 +67,11 @@ pub use block::{BlockCopy, BlockId, StepId};
 pub use capacity::Capacity;
 pub use config::KvCacheConfig;
 pub use error::{Error, Inconsistency, NoBlocks, Result};
+pub use eviction::{Eviction, LruLeavesFirst};
 pub use group::{KvGroup, KvGroupKind};
 pub use hash::{BlockHash, BlockHashes, CacheSalt, HashKey, PrefixHasher};
 pub use manager::{Admission, KvCacheManager, PrefixStats};
+pub use pin::{PinError, PinId};
 pub use reservation::{Admit, Growth, Reservation, TableCopy};
+pub use swap::{Direction, HostBlockId, SwapFull, SwapUsage, SwappedTable, Transfer, TransferId};
 pub use table::BlockTable;

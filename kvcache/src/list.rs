@@ -43,16 +43,6 @@ impl List {
         self.len += 1;
     }
 
-    pub(crate) fn push_front(&mut self, links: &mut [Links], element: u32) {
-        links[element as usize] = Links { prev: NIL, next: self.head };
-        match self.head {
-            NIL => self.tail = element,
-            head => links[head as usize].prev = element,
-        }
-        self.head = element;
-        self.len += 1;
-    }
-
     pub(crate) fn remove(&mut self, links: &mut [Links], element: u32) {
         let Links { prev, next } = std::mem::replace(&mut links[element as usize], Links::NONE);
         match prev {
@@ -80,8 +70,7 @@ mod tests {
     fn elements_leave_from_anywhere() {
         let mut links = [Links::NONE; 4];
         let mut list = List::EMPTY;
-        (0..3).for_each(|element| list.push_back(&mut links, element));
-        list.push_front(&mut links, 3);
+        [3, 0, 1, 2].into_iter().for_each(|element| list.push_back(&mut links, element));
         assert_eq!(list.iter(&links).collect::<Vec<_>>(), [3, 0, 1, 2]);
         for (element, rest) in [(1, vec![3, 0, 2]), (2, vec![3, 0]), (3, vec![0]), (0, vec![])] {
             list.remove(&mut links, element);

@@ -1,5 +1,6 @@
 //! The manager: block tables over one pool, with prefix caching and copy-on-write.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 
 use crate::allocator::{BlockAllocator, BlockUsage};
@@ -7,9 +8,12 @@ use crate::block::{BlockId, StepId};
 use crate::capacity::Capacity;
 use crate::config::KvCacheConfig;
 use crate::error::{Inconsistency, NoBlocks, Result};
+use crate::eviction::{Eviction, LruLeavesFirst};
 use crate::hash::{BlockHashes, PrefixHasher};
+use crate::pin::PinId;
 use crate::prefix::{PrefixIndex, Registered};
 use crate::reservation::{Admit, Reservation};
+use crate::swap::SwapSpace;
 use crate::table::BlockTable;
 
 /// Whether a prompt fits.
@@ -56,6 +60,9 @@ pub struct KvCacheManager {
     pub(crate) index: PrefixIndex,
     hasher: PrefixHasher,
     pub(crate) stats: PrefixStats,
+    pub(crate) swap: SwapSpace,
+    pub(crate) pins: BTreeMap<PinId, BlockTable>,
+    pub(crate) next_pin: u64,
     pub(crate) num_resets: u32,
     /// The hits of the admission being checked; kept for its capacity.
     pub(crate) hits: Vec<BlockId>,
@@ -67,13 +74,25 @@ impl KvCacheManager {
     /// # Errors
     /// See [`KvCacheConfig::validate`].
     pub fn new(config: KvCacheConfig) -> Result<Self> {
+        let eviction = Box::new(LruLeavesFirst::new(config.num_blocks));
+        Self::with_eviction(config, eviction)
+    }
+
+    /// A manager of an empty pool whose cached contents go in an order of one's own.
+    ///
+    /// # Errors
+    /// See [`KvCacheConfig::validate`].
+    pub fn with_eviction(config: KvCacheConfig, eviction: Box<dyn Eviction>) -> Result<Self> {
         config.validate()?;
         Ok(Self {
             capacity: config.capacity(),
-            allocator: BlockAllocator::new(config.num_blocks),
+            allocator: BlockAllocator::new(config.num_blocks, eviction),
             index: PrefixIndex::new(config.num_blocks, config.block_size),
             hasher: PrefixHasher::new(config.hash_key, config.block_size),
             stats: PrefixStats::default(),
+            swap: SwapSpace::new(config.num_swap_blocks),
+            pins: BTreeMap::new(),
+            next_pin: 0,
             num_resets: 0,
             hits: Vec::new(),
             config,
@@ -174,6 +193,12 @@ impl KvCacheManager {
         Ok(Reservation { cache: self, table, written, num_new })
     }
 
+    /// Whether whoever writes at `position` must copy the block first, since another table holds it too.
+    pub fn needs_copy(&self, table: &BlockTable, position: u32) -> bool {
+        let block = table.blocks.get((position / self.config.block_size) as usize);
+        block.is_some_and(|&block| self.is_shared(block))
+    }
+
     /// A second table that shares the blocks of the first `num_tokens` tokens, a partial last block included: it is
     /// copied by whoever writes into it first.
     pub fn fork(&mut self, table: &BlockTable, num_tokens: u32) -> BlockTable {
@@ -241,7 +266,7 @@ impl KvCacheManager {
     }
 
     /// Checks the books: free + live + cached = total, and each block is counted as often as `tables`, which must be
-    /// all tables there are, hold it. O(blocks); for tests and debug builds.
+    /// all tables there are but those of transfers and pins, hold it. O(blocks); for tests and debug builds.
     ///
     /// # Errors
     /// The first [`Inconsistency`] found.
@@ -251,9 +276,10 @@ impl KvCacheManager {
     ) -> std::result::Result<(), Inconsistency> {
         self.allocator.check()?;
         let mut found = vec![0; self.config.num_blocks as usize];
-        for block in tables.into_iter().flat_map(|table| &table.blocks) {
-            found[block.index()] += 1;
-        }
+        let mut count = |table: &BlockTable| table.blocks.iter().for_each(|block| found[block.index()] += 1);
+        tables.into_iter().for_each(&mut count);
+        self.swap.tables().for_each(&mut count);
+        self.pins.values().for_each(&mut count);
         for (block, found) in (0..).zip(found) {
             let counted = self.allocator.num_refs(BlockId(block));
             if counted != found {
@@ -291,7 +317,11 @@ impl KvCacheManager {
     fn available_for(&self, need: u32) -> std::result::Result<(), NoBlocks> {
         let usage = self.usage();
         let available = usage.available();
-        if need <= available { Ok(()) } else { Err(NoBlocks { need, available, retiring: usage.retiring }) }
+        if need <= available {
+            return Ok(());
+        }
+        let retiring = usage.retiring + self.swap.num_leaving();
+        Err(NoBlocks { need, available, retiring })
     }
 
     fn register_block(&mut self, table: &mut BlockTable, place: usize, tokens: &[u32], hashes: &BlockHashes) {

@@ -193,7 +193,9 @@ impl PrefixIndex {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::allocator::HOLDERS_BYTES;
     use crate::hash::{HashKey, PrefixHasher};
+    use crate::list::Links;
 
     /// An index of blocks of two tokens that holds `[1, 2] [3, 4]` in blocks 0 and 1, under the hashes 8 and 16, which
     /// fall into one bucket.
@@ -229,6 +231,16 @@ mod tests {
         check(&[3, 4], CacheSalt::NONE, &[16], 0);
         check(&[1, 2, 3, 4], salt, &[8, 16], 0);
         check(&[1, 2, 3, 4], CacheSalt::NONE, &[9, 16], 0);
+    }
+
+    /// Beside the 4 bytes of each token.
+    #[test]
+    fn the_books_take_at_most_96_bytes_a_block() {
+        // The table of buckets has up to twice as many as there are blocks.
+        let index = size_of::<Entry>() + 2 * size_of::<u32>();
+        let lists = size_of::<BlockId>() + size_of::<Links>();
+        let num_bytes = HOLDERS_BYTES + lists + index;
+        assert!(num_bytes <= 96, "{num_bytes}");
     }
 
     #[test]

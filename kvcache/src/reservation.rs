@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use crate::block::{BlockCopy, StepId};
 use crate::manager::KvCacheManager;
+use crate::swap::{Direction, OpenTransfer, SwappedTable, Transfer};
 use crate::table::BlockTable;
 
 /// A sequence that has been found to fit. Nothing changes unless it is committed.
@@ -25,27 +26,53 @@ impl Admit<'_> {
     /// tokens the cached ones hold.
     pub fn commit(self) -> u32 {
         let Self { cache, table, num_tokens } = self;
-        let hits = std::mem::take(&mut cache.hits);
-        hits.iter().for_each(|&block| cache.allocator.share(block));
-        *table = BlockTable {
-            blocks: std::mem::take(&mut table.blocks),
-            num_registered: hits.len(),
-            parent: hits.last().and_then(|&block| cache.index.registered(block)),
-            cut: false,
-            resets: cache.num_resets,
-        };
-        table.blocks.extend_from_slice(&hits);
-        let num_cached_tokens = hits.len() as u32 * cache.config().block_size;
-        cache.hits = hits;
-        for _ in table.num_blocks()..cache.capacity().blocks_for(num_tokens) {
-            table.blocks.push(cache.take_block());
-        }
+        let num_cached_tokens = fill(cache, table, num_tokens);
         if cache.config().enable_prefix_caching {
             cache.stats.query_tokens += u64::from(num_tokens);
             cache.stats.hit_tokens += u64::from(num_cached_tokens);
         }
         num_cached_tokens
     }
+
+    /// Fills the table like [`commit`](Self::commit), for a sequence that comes back from the host: blocks that the
+    /// prefix cache still has are shared, the others are to be copied before a step reads them. Returns the copies, if
+    /// there are any, and how many tokens are computed once they are done. The host's blocks come free with the
+    /// transfer.
+    pub fn commit_swapped(self, swapped: SwappedTable) -> (Option<Transfer>, u32) {
+        let Self { cache, table, num_tokens } = self;
+        let num_cached_tokens = fill(cache, table, num_tokens);
+        table.resets = swapped.resets;
+        let num_computed_tokens = num_cached_tokens.max(swapped.num_tokens);
+        let num_hits = (num_cached_tokens / cache.config().block_size) as usize;
+        let pairs = table.blocks.iter().copied().zip(swapped.blocks.iter().copied());
+        let blocks: Vec<_> = pairs.skip(num_hits).collect();
+        if blocks.is_empty() {
+            cache.swap.give_back(swapped.blocks);
+            return (None, num_computed_tokens);
+        }
+        let id = cache.swap.start(OpenTransfer { host: swapped.blocks, ..OpenTransfer::default() });
+        (Some(Transfer { id, direction: Direction::In, blocks }), num_computed_tokens)
+    }
+}
+
+/// Fills an empty table for a sequence that has been found to fit.
+fn fill(cache: &mut KvCacheManager, table: &mut BlockTable, num_tokens: u32) -> u32 {
+    let hits = std::mem::take(&mut cache.hits);
+    hits.iter().for_each(|&block| cache.allocator.share(block));
+    *table = BlockTable {
+        blocks: std::mem::take(&mut table.blocks),
+        num_registered: hits.len(),
+        parent: hits.last().and_then(|&block| cache.index.registered(block)),
+        cut: false,
+        resets: cache.num_resets,
+    };
+    table.blocks.extend_from_slice(&hits);
+    let num_cached_tokens = hits.len() as u32 * cache.config().block_size;
+    cache.hits = hits;
+    for _ in table.num_blocks()..cache.capacity().blocks_for(num_tokens) {
+        table.blocks.push(cache.take_block());
+    }
+    num_cached_tokens
 }
 
 /// Room for a write that has been found to be there. Nothing changes unless it is committed.

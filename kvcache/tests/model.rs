@@ -7,11 +7,16 @@
 //! 4. Nobody writes into a block that another table holds.
 //! 5. A hit equals a recompute: cached blocks hold what computing the tokens would put there, under the same salt.
 //! 6. A hit leaves at least the last token.
+//! 7. What comes back from the host is what went there; a block on either side of an open transfer is handed out to
+//!    nobody.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 use proptest::prelude::*;
-use quire_kvcache::{BlockHashes, BlockId, BlockTable, BlockUsage, KvCacheConfig, KvCacheManager, StepId};
+use quire_kvcache::{
+    BlockHashes, BlockId, BlockTable, BlockUsage, Direction, KvCacheConfig, KvCacheManager, StepId,
+    SwappedTable, Transfer, TransferId,
+};
 
 #[derive(Clone, Debug)]
 enum Op {
@@ -36,6 +41,22 @@ enum Op {
         which: usize,
         retire: bool,
     },
+    /// One goes to the host, with all that it has computed.
+    SwapOut {
+        which: usize,
+    },
+    /// One comes back, and computes on from where it was.
+    SwapIn {
+        which: usize,
+    },
+    /// One on the host is given up.
+    DropSwapped {
+        which: usize,
+    },
+    /// The oldest transfers are done.
+    Finish {
+        num_transfers: usize,
+    },
     Commit,
     Reset,
 }
@@ -48,6 +69,10 @@ fn op() -> impl Strategy<Value = Op> {
         6 => (any::<usize>(), 1..12u32, often).prop_map(|(which, num_tokens, commit)| Op::Grow { which, num_tokens, commit }),
         2 => (any::<usize>(), 1..60u32).prop_map(|(which, num_tokens)| Op::Fork { which, num_tokens }),
         4 => (any::<usize>(), any::<bool>()).prop_map(|(which, retire)| Op::Release { which, retire }),
+        2 => any::<usize>().prop_map(|which| Op::SwapOut { which }),
+        2 => any::<usize>().prop_map(|which| Op::SwapIn { which }),
+        1 => any::<usize>().prop_map(|which| Op::DropSwapped { which }),
+        3 => (0..4usize).prop_map(|num_transfers| Op::Finish { num_transfers }),
         2 => Just(Op::Commit),
         1 => prop::bool::weighted(0.1).prop_map(|reset| if reset { Op::Reset } else { Op::Commit }),
     ]
@@ -59,6 +84,9 @@ struct Seq {
     tokens: Vec<u32>,
     salt: u64,
     num_computed: u32,
+    /// While it is on the host.
+    swapped: Option<SwappedTable>,
+    transfer: Option<TransferId>,
 }
 
 /// The real manager, and beside it what each slot would hold.
@@ -69,13 +97,34 @@ struct Model {
     step: StepId,
     retiring: BTreeMap<StepId, Vec<BlockId>>,
     slots: Vec<u64>,
+    host: Vec<u64>,
+    away: Vec<Seq>,
+    /// Transfers that are not done, with whose they are. They are made when they are done, as late as can be.
+    transfers: VecDeque<Transfer>,
 }
+
+/// Blocks of the swap space.
+const NUM_SWAP_BLOCKS: u32 = 9;
 
 impl Model {
     fn new(num_blocks: u32, block_size: u32) -> Self {
-        let cache = KvCacheManager::new(KvCacheConfig::new(num_blocks, block_size)).unwrap();
+        let config =
+            KvCacheConfig { num_swap_blocks: NUM_SWAP_BLOCKS, ..KvCacheConfig::new(num_blocks, block_size) };
+        let cache = KvCacheManager::new(config).unwrap();
+        let host = vec![0; (NUM_SWAP_BLOCKS * block_size) as usize];
+        let (away, transfers) = (Vec::new(), VecDeque::new());
         let slots = vec![0; (num_blocks * block_size) as usize];
-        Self { cache, block_size, seqs: Vec::new(), step: StepId(1), retiring: BTreeMap::new(), slots }
+        Self {
+            cache,
+            block_size,
+            seqs: Vec::new(),
+            step: StepId(1),
+            retiring: BTreeMap::new(),
+            slots,
+            host,
+            away,
+            transfers,
+        }
     }
 
     fn apply(&mut self, op: Op) {
@@ -85,8 +134,13 @@ impl Model {
             }
             Op::Commit => self.commit(),
             Op::Reset => self.cache.reset_prefix_cache(),
+            Op::Finish { num_transfers } => self.finish(num_transfers),
+            Op::SwapIn { which } if !self.away.is_empty() => self.swap_in(which % self.away.len()),
+            Op::DropSwapped { which } if !self.away.is_empty() => self.drop_swapped(which % self.away.len()),
+            Op::SwapIn { .. } | Op::DropSwapped { .. } => {}
             _ if self.seqs.is_empty() => {}
             Op::Grow { which, num_tokens, commit } => self.grow(which % self.seqs.len(), num_tokens, commit),
+            Op::SwapOut { which } => self.swap_out(which % self.seqs.len()),
             Op::Fork { which, num_tokens } => self.fork(which % self.seqs.len(), num_tokens),
             Op::Release { which, retire } => self.release(which % self.seqs.len(), retire),
         }
@@ -104,7 +158,15 @@ impl Model {
             Ok(guard) if commit => {
                 let num_computed = guard.commit();
                 assert!(num_computed < num_tokens, "law 6");
-                let seq = Seq { table, hashes, tokens, salt: u64::from(salted), num_computed };
+                let seq = Seq {
+                    table,
+                    hashes,
+                    tokens,
+                    salt: u64::from(salted),
+                    num_computed,
+                    swapped: None,
+                    transfer: None,
+                };
                 self.check_content(&seq);
                 self.check_unheld(&seq.table.blocks()[(num_computed / self.block_size) as usize..], &[]);
                 self.seqs.push(seq);
@@ -122,6 +184,9 @@ impl Model {
 
     fn grow(&mut self, which: usize, num_tokens: u32, commit: bool) {
         let mut seq = self.seqs.swap_remove(which);
+        if seq.transfer.is_some() {
+            return self.seqs.push(seq);
+        }
         let write = seq.num_computed..seq.num_computed + num_tokens;
         let (before, blocks) = (self.cache.usage(), seq.table.blocks().to_vec());
         match self.cache.reserve(&mut seq.table, write.clone()) {
@@ -168,26 +233,117 @@ impl Model {
 
     fn fork(&mut self, which: usize, num_tokens: u32) {
         let parent = &self.seqs[which];
+        if parent.transfer.is_some() {
+            return;
+        }
         let num_computed = num_tokens.min(parent.num_computed);
         let tokens = parent.tokens[..parent.tokens.len().min(num_computed as usize)].to_vec();
         let table = self.cache.fork(&parent.table, num_computed);
         let mut hashes = BlockHashes::new(parent.hashes.salt());
         self.cache.hasher().extend(&mut hashes, &tokens);
-        self.seqs.push(Seq { table, hashes, tokens, salt: parent.salt, num_computed });
+        self.seqs.push(Seq {
+            table,
+            hashes,
+            tokens,
+            salt: parent.salt,
+            num_computed,
+            swapped: None,
+            transfer: None,
+        });
     }
 
     fn release(&mut self, which: usize, retire: bool) {
         let seq = self.seqs.swap_remove(which);
+        if let Some(transfer) = seq.transfer {
+            return self.cache.drop_swapping_in(seq.table, transfer);
+        }
         let until = retire.then_some(self.step);
         self.retiring.entry(self.step).or_default().extend(seq.table.blocks().iter().filter(|_| retire));
         self.cache.release(seq.table, until);
+    }
+
+    fn swap_out(&mut self, which: usize) {
+        let mut seq = self.seqs.swap_remove(which);
+        let (before, num_blocks) = (self.cache.swap_usage(), seq.table.blocks().len());
+        if seq.transfer.is_some() {
+            return self.seqs.push(seq);
+        }
+        match self.cache.swap_out(&mut seq.table, seq.num_computed, Some(self.step)) {
+            Ok((transfer, swapped)) => {
+                assert_eq!(seq.table.num_blocks(), 0);
+                assert_eq!(swapped.num_blocks(), seq.num_computed.div_ceil(self.block_size));
+                (seq.swapped, seq.transfer) = (Some(swapped), Some(transfer.id));
+                self.transfers.push_back(transfer);
+                self.away.push(seq);
+            }
+            Err(full) => {
+                assert!(full.need > before.free && self.cache.swap_usage() == before, "law 3");
+                assert_eq!(seq.table.blocks().len(), num_blocks, "law 3");
+                self.seqs.push(seq);
+            }
+        }
+    }
+
+    fn swap_in(&mut self, which: usize) {
+        let mut seq = self.away.swap_remove(which);
+        if seq.transfer.is_some() {
+            return self.away.push(seq);
+        }
+        while seq.tokens.len() <= seq.num_computed as usize {
+            seq.tokens.push(7);
+        }
+        self.cache.hasher().extend(&mut seq.hashes, &seq.tokens);
+        let Ok(guard) = self.cache.admit(&mut seq.table, &seq.tokens, &seq.hashes, 0) else {
+            return self.away.push(seq);
+        };
+        let (transfer, num_computed) = guard.commit_swapped(seq.swapped.take().unwrap());
+        assert!(num_computed >= seq.num_computed, "law 7");
+        seq.num_computed = num_computed;
+        seq.transfer = transfer.as_ref().map(|transfer| transfer.id);
+        self.transfers.extend(transfer);
+        if seq.transfer.is_none() {
+            self.check_content(&seq);
+        }
+        self.seqs.push(seq);
+    }
+
+    fn drop_swapped(&mut self, which: usize) {
+        let seq = self.away.swap_remove(which);
+        self.cache.drop_swapped(seq.swapped.unwrap(), seq.transfer);
+    }
+
+    fn finish(&mut self, num_transfers: usize) {
+        let num_transfers = num_transfers.min(self.transfers.len());
+        let done: Vec<_> = self.transfers.drain(..num_transfers).collect();
+        for transfer in done {
+            let size = self.block_size as usize;
+            for (block, host) in transfer.blocks {
+                let (device, host) = (self.slot(block, 0), host.0 as usize * size);
+                match transfer.direction {
+                    Direction::Out => {
+                        self.host[host..host + size].copy_from_slice(&self.slots[device..device + size])
+                    }
+                    Direction::In => {
+                        self.slots[device..device + size].copy_from_slice(&self.host[host..host + size])
+                    }
+                }
+            }
+            let step = self.step;
+            assert!(self.cache.finish_transfer(transfer.id, |until| until == step));
+            assert!(!self.cache.finish_transfer(transfer.id, |_| false), "a transfer is done once");
+            self.seqs.iter_mut().chain(&mut self.away).for_each(|seq| {
+                seq.transfer = seq.transfer.filter(|open| *open != transfer.id);
+            });
+            let arrived: Vec<_> = self.seqs.iter().filter(|seq| seq.transfer.is_none()).collect();
+            arrived.into_iter().for_each(|seq| self.check_content(seq));
+        }
     }
 
     fn commit(&mut self) {
         self.cache.commit(self.step);
         self.retiring.remove(&self.step);
         self.step = self.step.next();
-        if self.seqs.is_empty() {
+        if self.seqs.is_empty() && self.transfers.is_empty() {
             let BlockUsage { live, retiring, .. } = self.cache.usage();
             assert_eq!((live, retiring), (0, 0), "law 1: all blocks come back");
         }
@@ -224,8 +380,13 @@ fn values(seq: &Seq, position: u32) -> u64 {
     })
 }
 
+/// `QUIRE_CASES` cases of some 60 operations each: 17,000 make a million.
+fn num_cases() -> u32 {
+    std::env::var("QUIRE_CASES").ok().and_then(|cases| cases.parse().ok()).unwrap_or(4096)
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { cases: 4096, failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(ProptestConfig { cases: num_cases(), failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn the_manager_keeps_the_laws(
@@ -238,6 +399,11 @@ proptest! {
         while !model.seqs.is_empty() {
             model.release(0, false);
         }
+        while !model.away.is_empty() {
+            model.drop_swapped(0);
+        }
+        model.finish(usize::MAX);
         model.commit();
+        prop_assert_eq!(model.cache.swap_usage().free, NUM_SWAP_BLOCKS);
     }
 }

@@ -1,7 +1,8 @@
 //! The prefix cache as its users see it.
 
 use quire_kvcache::{
-    BlockTable, BlockUsage, CacheSalt, KvCacheConfig, KvCacheManager, NoBlocks, PrefixStats, StepId,
+    BlockId, BlockTable, BlockUsage, CacheSalt, Eviction, KvCacheConfig, KvCacheManager, NoBlocks, PinError,
+    PrefixStats, StepId,
 };
 
 /// A pool of blocks of two tokens.
@@ -125,4 +126,75 @@ fn a_write_into_a_known_block_needs_no_room_and_makes_it_unknown() {
     assert_eq!(cached(&cache, &[1, 2, 3, 4, 5]), 2, "the second block is about to hold something else");
     cache.release(fork, None);
     cache.release(rest, None);
+}
+
+#[test]
+fn a_pinned_beginning_outlives_what_was_used_later() {
+    let mut config = KvCacheConfig { watermark: 0.0, ..KvCacheConfig::new(8, 2) };
+    (config.groups[0].block_bytes, config.max_pinned_bytes) = (100, 399);
+    let mut cache = KvCacheManager::new(config).unwrap();
+    let hashes = |tokens: &[u32]| cache.hasher().hash(tokens, CacheSalt::NONE);
+    let (kept, late, long) = ([1, 2, 3, 4, 5], [6, 7, 8, 9], [1, 2, 3, 4, 5, 6, 7, 8]);
+    let [of_kept, of_late, of_long] = [hashes(&kept), hashes(&late), hashes(&long)];
+    assert_eq!(cache.pin(&kept, &of_kept), Err(PinError::NotCached { num_tokens: 4, cached_tokens: 0 }));
+    for tokens in [&kept[..], &late, &long] {
+        let (table, _) = run(&mut cache, tokens);
+        cache.release(table, None);
+    }
+    let pin = cache.pin(&kept, &of_kept).unwrap();
+    let over = PinError::OverCap { need_bytes: 400, used_bytes: 200, max_pinned_bytes: 399 };
+    assert_eq!(cache.pin(&long, &of_long), Err(over));
+    assert_eq!((cache.num_pinned_blocks(), cache.capacity().admissible_blocks()), (2, 5));
+    // All that is not pinned is taken: the rest of the long one and the late one are gone.
+    let mut other = BlockTable::new();
+    cache.reserve(&mut other, 0..12).unwrap().commit(StepId(1));
+    assert!(cache.reserve(&mut BlockTable::new(), 0..1).is_err());
+    cache.release(other, None);
+    assert_eq!((cached(&cache, &[1, 2, 3, 4, 5, 6, 7, 8, 9]), cached(&cache, &[6, 7, 8, 9, 1])), (4, 0));
+    cache.check([]).unwrap();
+    assert!(cache.unpin(pin) && !cache.unpin(pin));
+    assert_eq!(cache.pin(&late, &of_late), Err(PinError::NotCached { num_tokens: 4, cached_tokens: 0 }));
+    let BlockUsage { live, cached, .. } = cache.usage();
+    assert_eq!((live, cached), (0, 2));
+}
+
+/// Evicts what came last: the order is the embedder's.
+#[derive(Debug, Default)]
+struct Newest(Vec<BlockId>);
+
+impl Eviction for Newest {
+    fn insert(&mut self, block: BlockId) {
+        self.0.push(block);
+    }
+
+    fn remove(&mut self, block: BlockId) {
+        self.0.retain(|other| *other != block);
+    }
+
+    fn evict(&mut self, _is_leaf: &dyn Fn(BlockId) -> bool) -> Option<BlockId> {
+        self.0.pop()
+    }
+
+    fn len(&self) -> u32 {
+        self.0.len() as u32
+    }
+
+    fn candidates(&self) -> Vec<BlockId> {
+        self.0.clone()
+    }
+}
+
+#[test]
+fn another_order_of_eviction_is_a_value() {
+    let config = KvCacheConfig { watermark: 0.0, ..KvCacheConfig::new(4, 2) };
+    let mut cache = KvCacheManager::with_eviction(config, Box::<Newest>::default()).unwrap();
+    for tokens in [[1, 2, 3], [4, 5, 6]] {
+        let (table, _) = run(&mut cache, &tokens);
+        cache.release(table, None);
+    }
+    let mut other = BlockTable::new();
+    cache.reserve(&mut other, 0..6).unwrap().commit(StepId(1));
+    assert_eq!((cached(&cache, &[1, 2, 3]), cached(&cache, &[4, 5, 6])), (2, 0), "the newest went");
+    cache.release(other, None);
+    cache.check([]).unwrap();
 }

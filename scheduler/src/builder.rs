@@ -1,6 +1,6 @@
 //! The checked builder of a step: the only way a policy acts.
 
-use quire_kvcache::{Admit, BlockCopy, Growth, StepId};
+use quire_kvcache::{Admit, BlockCopy, Growth, StepId, SwappedTable};
 
 use crate::config::CapacityMode;
 use crate::ids::{SeqId, Time};
@@ -112,32 +112,60 @@ impl<'a> StepBuilder<'a> {
         self.note(seq, outcome)
     }
 
-    /// Makes a running sequence give up its blocks and wait again, in its old place.
+    /// Makes a running sequence give up its blocks, or move them to the host, and wait again, in its old place. Blocks
+    /// that are moved come free when the device has moved them, not now.
     ///
     /// # Errors
     /// A [`Refusal`], and nothing has changed.
     pub fn preempt(&mut self, seq: SeqId, mode: PreemptionMode) -> Result<(), Refusal> {
-        if mode == PreemptionMode::Swap {
-            return Err(Refusal::SwapNotBuilt);
-        }
         let victim = self.running_seq(seq)?;
-        let num_blocks = victim.table.num_blocks();
+        let (num_blocks, num_computed_tokens) = (victim.table.num_blocks(), victim.num_computed_tokens);
         if self.state.running.oldest() == Some(seq) {
             return Err(Refusal::Oldest);
         }
-        self.state.preempt(seq);
+        match mode {
+            PreemptionMode::Recompute => self.state.preempt(seq),
+            PreemptionMode::Swap if num_computed_tokens == 0 => return Err(Refusal::NothingToSwap),
+            PreemptionMode::Swap => self.state.swap_out(seq).map_err(Refusal::SwapFull)?,
+        }
+        let now = self.now;
+        if let Some(victim) = self.state.sequences.get_mut(seq) {
+            victim.waits_since = now;
+        }
         let step = self.step();
-        self.state.observe(seq, |observer, seq| observer.preempted(step, seq, num_blocks));
+        self.state.observe(seq, |observer, seq| observer.preempted(step, seq, mode, num_blocks));
         Ok(())
     }
 
-    /// Brings a swapped sequence back.
+    /// Makes a running sequence give way in the way that costs less by what has been measured, or that the
+    /// configuration forces; by recompute where the swap space has no room.
     ///
     /// # Errors
-    /// Always [`Refusal::SwapNotBuilt`] in this version.
+    /// A [`Refusal`], and nothing has changed.
+    pub fn give_way(&mut self, seq: SeqId) -> Result<PreemptionMode, Refusal> {
+        let victim = self.running_seq(seq)?;
+        let (mut mode, num_tokens) = (self.state.preemption_mode(victim), victim.num_computed_tokens);
+        if mode == PreemptionMode::Recompute || self.preempt(seq, mode).is_err() {
+            mode = PreemptionMode::Recompute;
+            self.preempt(seq, mode)?;
+        }
+        if self.is_short_of_blocks {
+            self.state.thrash.note_lost(num_tokens);
+        }
+        Ok(mode)
+    }
+
+    /// Brings a swapped sequence back: [`admit`](Self::admit) for one whose blocks are on the host. It can be granted
+    /// tokens once they have arrived.
+    ///
+    /// # Errors
+    /// A [`Refusal`], and nothing has changed.
     pub fn swap_in(&mut self, seq: SeqId) -> Result<(), Refusal> {
-        let _ = seq;
-        Err(Refusal::SwapNotBuilt)
+        match self.state.sequences.get(seq).map(|seq| seq.status) {
+            Some(SeqStatus::Swapped) => self.admit(seq),
+            Some(_) => Err(Refusal::NotSwapped),
+            None => Err(Refusal::Unknown),
+        }
     }
 
     /// Serves the oldest running sequence, whoever has to give way, or else the first that waits: what every step may
@@ -155,16 +183,17 @@ impl<'a> StepBuilder<'a> {
             let Some(victim) = victim.filter(|_| short.need > short.available + short.retiring) else {
                 return;
             };
-            if self.preempt(victim, PreemptionMode::Recompute).is_err() {
+            if self.give_way(victim).is_err() {
                 return;
             }
         }
     }
 
-    /// The plan, if there is anything to compute.
+    /// The plan, if there is anything to compute, or nothing to do but to wait for transfers.
     pub(crate) fn finish(self) -> Option<StepPlan> {
         let Self { state, rows, copies, .. } = self;
-        if rows.is_empty() {
+        let waits_for_transfers = state.open.is_empty() && state.has_transfers();
+        if rows.is_empty() && !waits_for_transfers {
             return None;
         }
         let plan = StepPlan {
@@ -172,6 +201,7 @@ impl<'a> StepBuilder<'a> {
             num_tokens: rows.iter().map(|row| row.num_tokens).sum(),
             preempted: std::mem::take(&mut state.preempted),
             released: std::mem::take(&mut state.released),
+            transfers: std::mem::take(&mut state.transfers),
             rows,
             copies,
         };
@@ -181,16 +211,25 @@ impl<'a> StepBuilder<'a> {
 
     fn try_admit(&mut self, id: SeqId) -> Result<(), Refusal> {
         let (schedule, headroom) = (self.state.schedule, self.headroom(id));
-        let num_cached_tokens = check_admit(self.state, id, headroom, self.token_budget)?.commit();
+        let (admit, swapped) = check_admit(self.state, id, headroom, self.token_budget)?;
+        let (transfer, num_cached_tokens) = match swapped.take() {
+            Some(swapped) => admit.commit_swapped(*swapped),
+            None => (None, admit.commit()),
+        };
         let seq = self.state.sequences.get_mut(id).ok_or(Refusal::Unknown)?;
         self.state.waiting.remove(seq);
         seq.status = SeqStatus::Running;
         seq.num_computed_tokens = num_cached_tokens;
+        seq.transfer = transfer.as_ref().map(|transfer| transfer.id);
         seq.last_served = schedule;
         if seq.first_admitted.is_none() {
             (seq.first_admitted, seq.num_cached_tokens) = (Some(self.now), num_cached_tokens);
         }
         self.state.running.insert(seq);
+        if let Some(transfer) = transfer {
+            self.state.owners.insert(transfer.id, id);
+            self.state.transfers.push(transfer);
+        }
         let step = self.step();
         self.state.observe(id, |observer, seq| observer.allocated(step, seq, num_cached_tokens));
         Ok(())
@@ -202,10 +241,7 @@ impl<'a> StepBuilder<'a> {
         let State { config, running, sequences, cache, .. } = &*self.state;
         let Some(seq) = sequences.get(id).filter(|_| !running.is_empty()) else { return 0 };
         let capacity = cache.capacity();
-        let growth = |seq: &Sequence| {
-            let worst_case = capacity.blocks_for(seq.worst_case_tokens());
-            worst_case.saturating_sub(seq.table.num_blocks())
-        };
+        let growth = |seq: &Sequence| seq.growth(cache);
         let wanted = match (config.capacity_mode, seq.num_preemptions) {
             (CapacityMode::MaxUtilization, 0) => 0,
             (CapacityMode::MaxUtilization, 1) => running.len() as u32,
@@ -257,6 +293,7 @@ impl<'a> StepBuilder<'a> {
     fn running_seq(&self, id: SeqId) -> Result<&Sequence, Refusal> {
         let seq = self.state.sequences.get(id).ok_or(Refusal::Unknown)?;
         match seq.status {
+            SeqStatus::Running if seq.transfer.is_some() => Err(Refusal::SwapInFlight),
             SeqStatus::Running if seq.planned_in == self.state.schedule => Err(Refusal::AlreadyPlanned),
             SeqStatus::Running => Ok(seq),
             _ => Err(Refusal::NotRunning),
@@ -267,6 +304,7 @@ impl<'a> StepBuilder<'a> {
         let refusal = outcome.as_ref().err().copied();
         if let Some(seq) = self.state.sequences.get_mut(id) {
             seq.refusal = refusal;
+            self.state.refused.recount(seq);
         }
         if let Some(refusal) = refusal {
             let step = self.step();
@@ -282,34 +320,45 @@ impl<'a> StepBuilder<'a> {
 }
 
 /// The first half of an admission: what would be refused is, and nothing has changed.
-fn check_admit(state: &mut State, id: SeqId, headroom: u32, token_budget: u32) -> Result<Admit<'_>, Refusal> {
+fn check_admit(
+    state: &mut State,
+    id: SeqId,
+    headroom: u32,
+    token_budget: u32,
+) -> Result<(Admit<'_>, &mut Option<Box<SwappedTable>>), Refusal> {
     let num_partial = state.num_partial_prefills();
-    let State { config, sequences, cache, running, schedule, .. } = state;
+    let State { config, sequences, cache, running, schedule, thrash, .. } = state;
     let seq = sequences.get_mut(id).ok_or(Refusal::Unknown)?;
-    if seq.status != SeqStatus::Waiting {
+    if !seq.is_queued() {
         return Err(Refusal::NotWaiting);
     }
     if seq.planned_in == *schedule {
         return Err(Refusal::AlreadyPlanned);
     }
+    if seq.transfer.is_some() {
+        return Err(Refusal::SwapInFlight);
+    }
     let limit = config.max_num_seqs;
     if running.len() >= limit as usize {
         return Err(Refusal::SeqLimit { limit });
+    }
+    if let Some(limit) = thrash.limit().filter(|limit| running.len() >= *limit as usize) {
+        return Err(Refusal::Thrashing { limit });
     }
     let num_tokens = seq.num_tokens();
     let need = if config.enable_chunked_prefill { 1 } else { num_tokens };
     if need > token_budget {
         return Err(Refusal::TokenBudget { need, left: token_budget });
     }
-    let admit = cache.admit(&mut seq.table, &seq.tokens, &seq.hashes, headroom).map_err(Refusal::NoBlocks)?;
+    let Sequence { table, tokens, hashes, swapped, .. } = seq;
+    let admit = cache.admit(table, tokens, hashes, headroom).map_err(Refusal::NoBlocks)?;
+    let num_ready = swapped.as_ref().map_or(0, |swapped| swapped.num_tokens()).max(admit.num_cached_tokens());
     let chunk = token_budget.min(config.max_prefill_chunk.unwrap_or(u32::MAX));
     match (config.max_num_partial_prefills, num_partial) {
-        (Some(limit), Some(num_partial))
-            if num_partial >= limit && num_tokens - admit.num_cached_tokens() > chunk =>
-        {
+        (Some(limit), Some(num_partial)) if num_partial >= limit && num_tokens - num_ready > chunk => {
             Err(Refusal::PartialPrefills { limit })
         }
-        _ => Ok(admit),
+        _ => Ok((admit, swapped)),
     }
 }
 

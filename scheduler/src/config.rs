@@ -3,6 +3,7 @@
 use serde::{Deserialize, Serialize};
 
 use crate::error::ConfigError;
+use crate::preemption::Preemption;
 
 /// The limits the scheduler keeps, whatever the policy asks for.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -22,6 +23,8 @@ pub struct SchedulerConfig {
     pub max_num_partial_prefills: Option<u32>,
     /// When a sequence may start.
     pub capacity_mode: CapacityMode,
+    /// How sequences give way.
+    pub preemption: Preemption,
 }
 
 /// When a sequence may start.
@@ -63,6 +66,7 @@ impl SchedulerConfig {
             max_prefill_chunk: None,
             max_num_partial_prefills: None,
             capacity_mode: CapacityMode::default(),
+            preemption: Preemption::default(),
         }
     }
 

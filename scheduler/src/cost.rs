@@ -30,7 +30,8 @@ pub struct StepWork {
 impl StepWork {
     /// What a plan computes.
     pub fn of(plan: &StepPlan) -> Self {
-        let mut work = Self { num_rows: plan.rows.len() as u64, ..Self::default() };
+        let swapped_blocks = plan.transfers.iter().map(|transfer| transfer.blocks.len() as u64).sum();
+        let mut work = Self { num_rows: plan.rows.len() as u64, swapped_blocks, ..Self::default() };
         for row in &plan.rows {
             let (start, num_tokens) = (u64::from(row.start), u64::from(row.num_tokens));
             if num_tokens == 1 {

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use quire_kvcache::Direction;
+
 use crate::plan::{InputToken, RowKind, StepPlan};
 
 /// A digest of plans, in order: two runs with equal digests decided alike, row by row and block by block. It guards
@@ -30,6 +32,11 @@ impl PlanDigest {
                 .for_each(|new| self.word(u64::from(new.table_idx) << 32 | u64::from(new.block.0)));
         }
         plan.copies.iter().for_each(|copy| self.word(u64::from(copy.src.0) << 32 | u64::from(copy.dst.0)));
+        for transfer in &plan.transfers {
+            self.word(transfer.id.0 << 1 | u64::from(transfer.direction == Direction::In));
+            let pairs = transfer.blocks.iter();
+            pairs.for_each(|(block, host)| self.word(u64::from(block.0) << 32 | u64::from(host.0)));
+        }
         self.list(plan.preempted.len());
         plan.preempted.iter().chain(&plan.released).for_each(|seq| self.word(seq.0));
     }

@@ -1,6 +1,6 @@
 //! What a caller can get wrong, and what must not happen.
 
-use quire_kvcache::StepId;
+use quire_kvcache::{NoBlocks, StepId, TransferId};
 
 use crate::ids::SeqId;
 
@@ -90,6 +90,9 @@ pub enum ForkError {
         /// The limit.
         limit: u32,
     },
+    /// In the mode `Guaranteed`: there is no room for all tokens that the child may ever have.
+    #[error("no room for a fork: {0}")]
+    NoBlocks(NoBlocks),
     /// The fork would be at a token that the parent does not have.
     #[error("fork after {given} tokens, expected at least {min} and at most {max}")]
     OutOfRange {
@@ -134,6 +137,9 @@ pub enum CommitError {
         /// The step that is next, if any is open.
         expected: Option<StepId>,
     },
+    /// A transfer was said to be done that is not open.
+    #[error("transfer {} is not open", .0.0)]
+    UnknownTransfer(TransferId),
     /// A row that sampled has no result.
     #[error("no result for sequence {0}, which sampled in this step")]
     Missing(SeqId),

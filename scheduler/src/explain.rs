@@ -5,7 +5,7 @@ use std::time::Duration;
 use crate::ids::{SeqId, Time};
 use crate::refusal::Refusal;
 use crate::scheduler::Scheduler;
-use crate::sequence::SeqStatus;
+use crate::sequence::{SeqStatus, Sequence};
 
 /// What one sequence is doing, and what it waits for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -14,6 +14,8 @@ pub struct Explanation {
     pub status: SeqStatus,
     /// Time since it came in.
     pub age: Duration,
+    /// Time since it came in, or since it gave way the last time; zero while it runs.
+    pub waiting: Duration,
     /// What it waits for; `None` if it was served when it last could be.
     pub waits_for: Option<WaitReason>,
 }
@@ -24,7 +26,7 @@ pub struct Explanation {
 pub enum WaitReason {
     /// It was refused when it last asked.
     Refused(Refusal),
-    /// It is the next of its class, and no step has been planned since.
+    /// It is the next of its class, and no step has been planned since, or another class was served.
     NextStep,
     /// Others of its class come first.
     Behind {
@@ -35,6 +37,102 @@ pub enum WaitReason {
     },
 }
 
+/// What a waiting sequence waits for, in a word: the label of a gauge.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[non_exhaustive]
+pub enum WaitClass {
+    /// Others come first.
+    Queue,
+    /// The pool has not enough blocks.
+    Blocks,
+    /// `max_num_seqs` sequences run.
+    SeqLimit,
+    /// The tokens of the step were spent.
+    TokenBudget,
+    /// `max_num_partial_prefills` prompts are computed in part.
+    PartialPrefills,
+    /// Its blocks are on their way to the host or back.
+    Swap,
+    /// Admission was lowered after preemptions.
+    Thrashing,
+    /// Something else that a policy of one's own asked for.
+    Other,
+}
+
+impl WaitClass {
+    /// All of them.
+    pub const ALL: [Self; 8] = [
+        Self::Queue,
+        Self::Blocks,
+        Self::SeqLimit,
+        Self::TokenBudget,
+        Self::PartialPrefills,
+        Self::Swap,
+        Self::Thrashing,
+        Self::Other,
+    ];
+
+    /// Its name as a label.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Queue => "queue",
+            Self::Blocks => "blocks",
+            Self::SeqLimit => "seq_limit",
+            Self::TokenBudget => "token_budget",
+            Self::PartialPrefills => "partial_prefills",
+            Self::Swap => "swap",
+            Self::Thrashing => "thrashing",
+            Self::Other => "other",
+        }
+    }
+}
+
+impl From<Refusal> for WaitClass {
+    fn from(refusal: Refusal) -> Self {
+        match refusal {
+            Refusal::NoBlocks(_) => Self::Blocks,
+            Refusal::SeqLimit { .. } => Self::SeqLimit,
+            Refusal::TokenBudget { .. } => Self::TokenBudget,
+            Refusal::PartialPrefills { .. } => Self::PartialPrefills,
+            Refusal::SwapInFlight => Self::Swap,
+            Refusal::Thrashing { .. } => Self::Thrashing,
+            _ => Self::Other,
+        }
+    }
+}
+
+/// Of those that wait, how many were refused and why; the rest is behind somebody. Kept as sequences come and go, so
+/// that nobody ever counts them.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct WaitCounts {
+    by_class: [usize; WaitClass::ALL.len()],
+    num_swapped: usize,
+}
+
+impl WaitCounts {
+    /// Brings the count of one sequence up to date with its state.
+    pub(crate) fn recount(&mut self, seq: &mut Sequence) {
+        let class = seq.refusal.filter(|_| seq.is_queued()).map(WaitClass::from);
+        if let Some(old) = std::mem::replace(&mut seq.counted_as, class) {
+            self.by_class[old as usize] -= 1;
+        }
+        if let Some(new) = class {
+            self.by_class[new as usize] += 1;
+        }
+        let is_swapped = seq.status == SeqStatus::Swapped;
+        let was_swapped = std::mem::replace(&mut seq.counted_as_swapped, is_swapped);
+        self.num_swapped = self.num_swapped + usize::from(is_swapped) - usize::from(was_swapped);
+    }
+
+    pub(crate) fn num_swapped(&self) -> usize {
+        self.num_swapped
+    }
+
+    fn of(&self, class: WaitClass) -> usize {
+        self.by_class[class as usize]
+    }
+}
+
 impl Scheduler {
     /// Why a sequence does not run, derived when asked; `None` for one that is not known (any more). Nothing is kept
     /// for those behind a head. O(log n).
@@ -42,13 +140,23 @@ impl Scheduler {
         let seq = self.state.sequences.get(seq)?;
         let refused = seq.refusal.map(WaitReason::Refused);
         let head = self.state.waiting.head(seq.class);
-        let waits_for = match (seq.status, head) {
-            (SeqStatus::Waiting, Some(head)) if head != seq.id => {
+        let waits_for = match head {
+            Some(head) if seq.is_queued() && head != seq.id => {
                 Some(WaitReason::Behind { head, place: self.state.waiting.place(seq) })
             }
-            (SeqStatus::Waiting, _) => refused.or(Some(WaitReason::NextStep)),
+            _ if seq.is_queued() => refused.or(Some(WaitReason::NextStep)),
             _ => refused,
         };
-        Some(Explanation { status: seq.status, age: now.since(seq.arrival), waits_for })
+        let waiting = if seq.is_queued() { now.since(seq.waits_since) } else { Duration::ZERO };
+        Some(Explanation { status: seq.status, age: now.since(seq.arrival), waiting, waits_for })
+    }
+
+    /// How many sequences wait for what. They add up to the number of those that wait.
+    pub fn waiting_by_reason(&self) -> [(WaitClass, usize); WaitClass::ALL.len()] {
+        let num_refused: usize = WaitClass::ALL.iter().map(|class| self.state.refused.of(*class)).sum();
+        WaitClass::ALL.map(|class| match class {
+            WaitClass::Queue => (class, self.state.waiting.len() - num_refused),
+            class => (class, self.state.refused.of(class)),
+        })
     }
 }

@@ -1,7 +1,8 @@
 //! Forks: several answers to one prompt.
 
-use quire_kvcache::BlockHashes;
+use quire_kvcache::{BlockHashes, NoBlocks};
 
+use crate::config::CapacityMode;
 use crate::error::ForkError;
 use crate::ids::{Epoch, SeqId};
 use crate::policy::EventKind;
@@ -29,8 +30,25 @@ impl Scheduler {
 }
 
 impl State {
+    /// In the mode `Guaranteed` a fork must be able to run to its end beside all others: as far as it does not share, and
+    /// with a copy of the block that it shares in part.
+    fn check_guaranteed(&self, parent: &Sequence, num_shared_tokens: u32) -> Result<(), NoBlocks> {
+        if self.config.capacity_mode != CapacityMode::Guaranteed {
+            return Ok(());
+        }
+        let capacity = self.cache.capacity();
+        let all = self.running.ids().filter_map(|id| self.sequences.get(id));
+        let growth: u32 = all.map(|seq| seq.growth(&self.cache)).sum();
+        let num_shared_blocks = num_shared_tokens / capacity.block_size;
+        let own = capacity.blocks_for(parent.worst_case_tokens()) - num_shared_blocks;
+        let usage = self.cache.usage();
+        let (need, available) = (growth + own, usage.available());
+        if need <= available { Ok(()) } else { Err(NoBlocks { need, available, retiring: usage.retiring }) }
+    }
+
     fn fork(&mut self, parent: SeqId, num_tokens: u32, id: SeqId) -> Result<Sequence, ForkError> {
-        let seq = self.sequences.get(parent).filter(|seq| seq.status == SeqStatus::Running);
+        let holds_blocks = |seq: &&Sequence| seq.status == SeqStatus::Running && seq.transfer.is_none();
+        let seq = self.sequences.get(parent).filter(holds_blocks);
         let parent = seq.ok_or(ForkError::NotRunning(parent))?;
         let (min, max) = (parent.num_prompt_tokens, parent.num_tokens());
         if !(min..=max).contains(&num_tokens) {
@@ -44,6 +62,7 @@ impl State {
             return Err(ForkError::SeqLimit { limit });
         }
         let num_computed_tokens = parent.num_computed_tokens.min(num_tokens - 1);
+        self.check_guaranteed(parent, num_computed_tokens).map_err(ForkError::NoBlocks)?;
         let tokens = parent.tokens[..num_tokens as usize].to_vec();
         let mut hashes = BlockHashes::new(parent.hashes.salt());
         self.cache.hasher().extend(&mut hashes, &tokens);
@@ -65,6 +84,9 @@ impl State {
             num_preemptions: 0,
             served_tokens: 0,
             refusal: None,
+            counted_as: None,
+            counted_as_swapped: false,
+            swapped: None,
             ..*parent
         })
     }

@@ -92,12 +92,14 @@ mod error;
 mod explain;
 mod fork;
 mod ids;
+mod log;
 mod observer;
 mod order;
 mod plan;
 pub mod plot;
 mod policies;
 mod policy;
+mod preemption;
 mod queue;
 pub mod record;
 mod refusal;
@@ -110,6 +112,7 @@ mod slots;
 mod state;
 mod stats;
 pub mod testing;
+mod thrash;
 pub mod trace;
 pub mod tune;
 
@@ -117,20 +120,25 @@ pub use builder::StepBuilder;
 pub use config::{CapacityMode, SchedulerConfig};
 pub use digest::PlanDigest;
 pub use error::{AddError, CommitError, ConfigError, Error, ForkError, Result, ScheduleError, UnknownPolicy};
-pub use explain::{Explanation, WaitReason};
+pub use explain::{Explanation, WaitClass, WaitReason};
 pub use ids::{ClassId, Epoch, SeqId, TenantId, Time};
-pub use observer::{LogObserver, StepObserver};
+pub use log::{LogFilter, LogObserver};
+pub use observer::StepObserver;
 pub use plan::{InputToken, PlannedRow, ReplacedBlock, RowKind, StepPlan};
 pub use policies::{
     Fair, Fcfs, LengthBucket, PolicyRegistry, PrefixAware, Priority, ShortestFirst, standard_admit,
     standard_plan, standard_serve,
 };
 pub use policy::{EventKind, PreemptionMode, Rank, Rerank, SchedEvent, SchedulerPolicy};
+pub use preemption::{Preemption, PreemptionCosts, Rates};
 pub use queue::ClassHeads;
-pub use quire_kvcache::{BlockCopy, BlockId, CacheSalt, KvCacheConfig, KvCacheManager, StepId};
+pub use quire_kvcache::{
+    BlockCopy, BlockId, CacheSalt, Direction, HostBlockId, KvCacheConfig, KvCacheManager, StepId, Transfer,
+    TransferId,
+};
 pub use refusal::Refusal;
 pub use result::{CommitReport, SequenceResult};
 pub use running::Running;
 pub use scheduler::Scheduler;
 pub use sequence::{FinishReason, FinishedSequence, NewSequence, SeqStatus, SequenceView};
-pub use stats::SchedulerStats;
+pub use stats::{SchedulerStats, ThrashStats};

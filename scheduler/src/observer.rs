@@ -4,6 +4,7 @@ use quire_kvcache::StepId;
 
 use crate::ids::Time;
 use crate::plan::PlannedRow;
+use crate::policy::PreemptionMode;
 use crate::refusal::Refusal;
 use crate::sequence::{FinishReason, SequenceView};
 
@@ -30,61 +31,23 @@ pub trait StepObserver: Send {
         let _ = (step, seq, row);
     }
 
-    /// A running sequence gave way; `num_blocks` were given up.
-    fn preempted(&mut self, step: StepId, seq: SequenceView<'_>, num_blocks: u32) {
-        let _ = (step, seq, num_blocks);
+    /// A running sequence gave way; `num_blocks` were given up, or are moved to the host.
+    fn preempted(&mut self, step: StepId, seq: SequenceView<'_>, how: PreemptionMode, num_blocks: u32) {
+        let _ = (step, seq, how, num_blocks);
+    }
+
+    /// The blocks of a sequence have arrived: on the host, if it is swapped, or on the device.
+    fn transferred(&mut self, seq: SequenceView<'_>) {
+        let _ = seq;
+    }
+
+    /// So many sequences may run for now, since too much work was lost to preemptions; `None` ends that.
+    fn admission_limited(&mut self, step: StepId, limit: Option<u32>) {
+        let _ = (step, limit);
     }
 
     /// A sequence ended.
     fn finished(&mut self, seq: SequenceView<'_>, reason: FinishReason) {
         let _ = (seq, reason);
-    }
-}
-
-/// Writes every decision as a line of the log, target `quire::scheduler`, level `debug`.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct LogObserver;
-
-const TARGET: &str = "quire::scheduler";
-
-impl StepObserver for LogObserver {
-    fn arrived(&mut self, seq: SequenceView<'_>, _now: Time) {
-        let (id, tokens) = (seq.id(), seq.num_tokens());
-        tracing::debug!(target: TARGET, "[schedule] seq_id={id} state=waiting block_num=0 tokens={tokens}");
-    }
-
-    fn refused(&mut self, step: StepId, seq: SequenceView<'_>, refusal: Refusal) {
-        let (id, blocks) = (seq.id(), seq.num_blocks());
-        tracing::debug!(
-            target: TARGET,
-            "[schedule] step={step} seq_id={id} state=refused block_num={blocks} reason={refusal}"
-        );
-    }
-
-    fn allocated(&mut self, step: StepId, seq: SequenceView<'_>, num_cached_tokens: u32) {
-        let (id, blocks) = (seq.id(), seq.num_blocks());
-        tracing::debug!(
-            target: TARGET,
-            "[schedule] step={step} seq_id={id} state=allocated block_num={blocks} cached={num_cached_tokens}"
-        );
-    }
-
-    fn scheduled(&mut self, step: StepId, seq: SequenceView<'_>, row: &PlannedRow) {
-        let (id, blocks, tokens) = (seq.id(), seq.num_blocks(), row.num_tokens);
-        let state = if row.start < seq.num_prompt_tokens() { "prefill" } else { "decode" };
-        tracing::debug!(
-            target: TARGET,
-            "[schedule] step={step} seq_id={id} state={state} block_num={blocks} tokens={tokens}"
-        );
-    }
-
-    fn preempted(&mut self, step: StepId, seq: SequenceView<'_>, num_blocks: u32) {
-        let id = seq.id();
-        tracing::debug!(target: TARGET, "[schedule] step={step} seq_id={id} state=preempted block_num={num_blocks}");
-    }
-
-    fn finished(&mut self, seq: SequenceView<'_>, reason: FinishReason) {
-        let (id, tokens) = (seq.id(), seq.num_tokens());
-        tracing::debug!(target: TARGET, "[schedule] seq_id={id} state=finished block_num=0 tokens={tokens} reason={reason:?}");
     }
 }

@@ -17,6 +17,10 @@ struct Node {
     size: u32,
 }
 
+/// What an element of a set takes.
+#[cfg(test)]
+pub(crate) const NODE_BYTES: usize = size_of::<Node>();
+
 /// The nodes of all sets, so that one that is emptied makes room for another.
 #[derive(Debug, Default)]
 pub(crate) struct Nodes {
@@ -29,30 +33,33 @@ pub(crate) struct Nodes {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OrderedSet {
     root: u32,
-    first: Option<Key>,
+    first: u32,
 }
 
 impl OrderedSet {
-    pub(crate) const EMPTY: Self = Self { root: NIL, first: None };
+    pub(crate) const EMPTY: Self = Self { root: NIL, first: NIL };
 
     /// The smallest key; O(1).
-    pub(crate) fn first(&self) -> Option<Key> {
-        self.first
+    pub(crate) fn first(&self, nodes: &Nodes) -> Option<Key> {
+        nodes.key(self.first)
     }
 
     /// Adds a key that is not there.
     pub(crate) fn insert(&mut self, nodes: &mut Nodes, key: Key) {
         let node = nodes.add(key);
+        if self.first(nodes).is_none_or(|first| key < first) {
+            self.first = node;
+        }
         self.root = nodes.insert(self.root, node);
-        self.first = Some(self.first.map_or(key, |first| first.min(key)));
     }
 
     /// Takes a key out; false if it is not there.
     pub(crate) fn remove(&mut self, nodes: &mut Nodes, key: Key) -> bool {
+        let was_first = self.first(nodes) == Some(key);
         let Some(root) = nodes.remove(self.root, key) else { return false };
         self.root = root;
-        if self.first == Some(key) {
-            self.first = nodes.first(root);
+        if was_first {
+            self.first = nodes.leftmost(root);
         }
         true
     }
@@ -107,12 +114,16 @@ impl Nodes {
         self.nodes.get(node as usize).map_or(0, |node| node.size)
     }
 
-    fn first(&self, root: u32) -> Option<Key> {
-        let mut at = self.nodes.get(root as usize)?;
-        while let Some(left) = self.nodes.get(at.left as usize) {
-            at = left;
+    fn key(&self, node: u32) -> Option<Key> {
+        self.nodes.get(node as usize).map(|node| node.key)
+    }
+
+    fn leftmost(&self, root: u32) -> u32 {
+        let mut at = root;
+        while let Some(node) = self.nodes.get(at as usize).filter(|node| node.left != NIL) {
+            at = node.left;
         }
-        Some(at.key)
+        at
     }
 
     /// A node with a larger weight is nearer to the root.
@@ -214,7 +225,7 @@ mod tests {
                 assert!(set.remove(&mut nodes, victim) && model.remove(&victim));
                 assert!(!set.remove(&mut nodes, victim));
             }
-            assert_eq!(set.first(), model.first().copied());
+            assert_eq!(set.first(&nodes), model.first().copied());
         }
         assert!(set.keys(&nodes).into_iter().eq(model));
         assert!(nodes.nodes.len() < 400, "places are used again");

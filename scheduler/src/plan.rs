@@ -1,21 +1,24 @@
 //! The plan of a step, as plain data.
 
-use quire_kvcache::{BlockCopy, BlockId, StepId};
+use quire_kvcache::{BlockCopy, BlockId, StepId, Transfer};
 
 use crate::ids::{Epoch, SeqId};
 
 /// What one step computes, as a difference to what the device knows from earlier plans.
 ///
-/// The device applies it in this order: `released` rows are dropped, new and resumed rows are added, table changes are
-/// made, `copies` run, and then the kernels.
+/// The device applies it in this order: `released` rows are dropped, `transfers` are started, new and resumed rows are
+/// added, table changes are made, `copies` run, and then the kernels.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct StepPlan {
     /// The step, to be named in its commit.
     pub step: StepId,
-    /// Who computes what. A row's place in this list is what [`InputToken::Sampled`] refers to. Never empty.
+    /// Who computes what. A row's place in this list is what [`InputToken::Sampled`] refers to. Empty only
+    /// in a plan that is there to wait: its step ends when all transfers so far are done.
     pub rows: Vec<PlannedRow>,
     /// Copies of shared blocks about to be written.
     pub copies: Vec<BlockCopy>,
+    /// Blocks that go to the host or come back, behind the steps before this one and before its copies.
+    pub transfers: Vec<Transfer>,
     /// Sequences preempted since the last plan; they are among `released`, too, where the device knew them.
     pub preempted: Vec<SeqId>,
     /// Sequences that the device knows and will not see again, or not before they are added anew: ended or preempted

@@ -68,7 +68,7 @@ pub enum Rerank {
 pub enum PreemptionMode {
     /// Its blocks are given up, and computed again later.
     Recompute,
-    /// Its blocks go to the host, and come back later. Not built.
+    /// Its blocks go to the host, and come back later.
     Swap,
 }
 

@@ -26,19 +26,19 @@ impl Waiting {
 
     pub(crate) fn insert(&mut self, seq: &Sequence) {
         let queue = self.classes.entry(seq.class).or_insert(OrderedSet::EMPTY);
-        let before = queue.first();
+        let before = queue.first(&self.nodes);
         queue.insert(&mut self.nodes, (seq.rank, seq.id));
-        let after = queue.first();
+        let after = queue.first(&self.nodes);
         self.move_head(seq.class, before, after);
         self.len += 1;
     }
 
     pub(crate) fn remove(&mut self, seq: &Sequence) {
         let queue = self.classes.get_mut(&seq.class).expect("a waiting sequence has a queue");
-        let before = queue.first();
+        let before = queue.first(&self.nodes);
         let removed = queue.remove(&mut self.nodes, (seq.rank, seq.id));
         assert!(removed, "a waiting sequence is in its queue");
-        let after = queue.first();
+        let after = queue.first(&self.nodes);
         if after.is_none() {
             self.classes.remove(&seq.class);
         }
@@ -47,7 +47,7 @@ impl Waiting {
     }
 
     pub(crate) fn head(&self, class: ClassId) -> Option<SeqId> {
-        self.classes.get(&class)?.first().map(|(_, seq)| seq)
+        self.classes.get(&class)?.first(&self.nodes).map(|(_, seq)| seq)
     }
 
     /// How many of its class come before a sequence.
@@ -67,6 +67,10 @@ impl Waiting {
         }
     }
 }
+
+/// What the head of a class takes, where every sequence is a class of its own.
+#[cfg(test)]
+pub(crate) const HEAD_BYTES: usize = size_of::<(Key, ClassId)>() + size_of::<(ClassId, OrderedSet)>();
 
 /// The first waiting sequence of every class.
 #[derive(Clone, Copy, Debug)]

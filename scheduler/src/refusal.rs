@@ -1,6 +1,6 @@
 //! Why something did not happen.
 
-use quire_kvcache::NoBlocks;
+use quire_kvcache::{NoBlocks, SwapFull};
 
 /// Why the step builder refused. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
@@ -50,7 +50,22 @@ pub enum Refusal {
     /// No unfinished sequence has this id.
     #[error("unknown sequence")]
     Unknown,
-    /// Swapping is not built; preempt by recompute.
-    #[error("swap is not built")]
-    SwapNotBuilt,
+    /// The blocks are on their way to the host or back.
+    #[error("its blocks are on their way to the host or back")]
+    SwapInFlight,
+    /// The swap space has no room: preempt by recompute.
+    #[error("{0}")]
+    SwapFull(SwapFull),
+    /// Nothing is computed yet that could be moved.
+    #[error("nothing is computed that could be moved")]
+    NothingToSwap,
+    /// The sequence is not on the host.
+    #[error("not swapped")]
+    NotSwapped,
+    /// So many sequences run as the scheduler allows for now: work was lost to preemptions.
+    #[error("{limit} sequences run, to which admission is lowered after preemptions")]
+    Thrashing {
+        /// The limit for now.
+        limit: u32,
+    },
 }

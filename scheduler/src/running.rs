@@ -110,7 +110,11 @@ impl Only {
             Self::All => true,
             Self::Victims { needy, needy_rank, oldest, schedule } => {
                 let yields = needy == oldest || (seq.rank, seq.id) > (needy_rank, needy);
-                yields && seq.id != needy && seq.id != oldest && seq.planned_in != schedule
+                yields
+                    && seq.id != needy
+                    && seq.id != oldest
+                    && seq.planned_in != schedule
+                    && seq.transfer.is_none()
             }
         }
     }

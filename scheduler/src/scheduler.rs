@@ -1,21 +1,26 @@
 //! The scheduler: sequences in, plans out, results back.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
-use quire_kvcache::{Admission, BlockHashes, BlockId, BlockTable, KvCacheManager, StepId};
+use quire_kvcache::{
+    Admission, BlockHashes, BlockId, BlockTable, KvCacheManager, PinError, PinId, StepId, TransferId,
+};
 
 use crate::builder::StepBuilder;
 use crate::config::SchedulerConfig;
-use crate::error::{AddError, ConfigError, ScheduleError};
+use crate::error::{AddError, CommitError, ConfigError, ScheduleError};
+use crate::explain::WaitCounts;
 use crate::ids::{ClassId, Epoch, SeqId, Time};
 use crate::observer::StepObserver;
 use crate::plan::{RowKind, StepPlan};
 use crate::policy::{EventKind, Rank, Rerank, SchedEvent, SchedulerPolicy};
+use crate::preemption::Rates;
 use crate::queue::Waiting;
 use crate::running::RunningSet;
 use crate::sequence::{FinishReason, FinishedSequence, NewSequence, SeqStatus, Sequence, SequenceView};
 use crate::slots::Sequences;
 use crate::state::{Counters, State};
+use crate::thrash::ThrashGuard;
 
 /// `schedule` calls that the oldest running sequence may be passed over by a policy before it is served first.
 const MAX_PASSED_OVER: u64 = 32;
@@ -51,6 +56,11 @@ impl Scheduler {
             schedule: 0,
             released: Vec::new(),
             preempted: Vec::new(),
+            transfers: Vec::new(),
+            owners: BTreeMap::new(),
+            rates: None,
+            refused: WaitCounts::default(),
+            thrash: ThrashGuard::default(),
             counters: Counters::default(),
             observers: Vec::new(),
         };
@@ -90,7 +100,7 @@ impl Scheduler {
     /// # Errors
     /// [`ScheduleError::Stuck`] if there is work, no step is open, and nothing can be planned. That is a bug.
     pub fn schedule(&mut self, now: Time) -> Result<Option<StepPlan>, ScheduleError> {
-        if self.state.sequences.len() == 0 {
+        if !self.has_unfinished() {
             return Ok(None);
         }
         self.state.schedule += 1;
@@ -105,6 +115,7 @@ impl Scheduler {
             step.serve_oldest();
         }
         let plan = step.finish();
+        self.state.note_step(plan.as_ref());
         if plan.is_none() && !has_open_steps {
             return Err(ScheduleError::Stuck { step: self.state.next_step, dump: self.state.dump() });
         }
@@ -112,9 +123,9 @@ impl Scheduler {
         Ok(plan)
     }
 
-    /// Whether any sequence is waiting or running.
+    /// Whether any sequence is waiting or running, or blocks are on their way.
     pub fn has_unfinished(&self) -> bool {
-        self.state.sequences.len() > 0
+        self.state.sequences.len() > 0 || self.state.has_transfers()
     }
 
     /// Steps planned and not committed.
@@ -163,8 +174,21 @@ impl Scheduler {
         self.state.cache.reset_prefix_cache();
     }
 
+    /// Keeps a beginning in the prefix cache until it is unpinned: see [`KvCacheManager::pin`].
+    ///
+    /// # Errors
+    /// A [`PinError`], and nothing has changed.
+    pub fn pin_prefix(&mut self, tokens: &[u32], hashes: &BlockHashes) -> Result<PinId, PinError> {
+        self.state.cache.pin(tokens, hashes)
+    }
+
+    /// Lets a pinned beginning go; false if there is no such pin.
+    pub fn unpin_prefix(&mut self, pin: PinId) -> bool {
+        self.state.cache.unpin(pin)
+    }
+
     /// What is to be done after a device error, together with a reset of the device, which forgets all rows: the sequences of all open steps end with [`FinishReason::Error`], the
-    /// other running ones start over, since the device has lost their blocks, and the prefix cache is emptied.
+    /// other running ones start over, since the device has lost their blocks, and the prefix cache and the swap space are emptied.
     pub fn fail_open_steps(&mut self) -> Vec<FinishedSequence> {
         let open = std::mem::take(&mut self.state.open);
         let current = |seq: &Sequence, epoch| seq.status == SeqStatus::Running && seq.epoch == epoch;
@@ -177,12 +201,31 @@ impl Scheduler {
         self.state.schedule += 1;
         let running: Vec<_> = self.state.running.ids().collect();
         running.into_iter().for_each(|seq| self.state.preempt(seq));
+        self.state.fail_transfers();
         self.state.released.clear(); // a device that was reset knows no sequence
         self.state.cache.reset_prefix_cache();
         if let Some(last) = open.back() {
             self.state.cache.commit(last.id);
         }
         finished
+    }
+
+    /// Transfers of earlier plans are done, as the device reports with a step: to be told before that step is committed.
+    ///
+    /// # Errors
+    /// [`CommitError::UnknownTransfer`] for one that is not open; those before it are taken over.
+    pub fn finish_transfers(&mut self, transfers: &[TransferId]) -> Result<(), CommitError> {
+        transfers.iter().try_for_each(|transfer| self.state.finish_transfer(*transfer))
+    }
+
+    /// Tells what has been measured of the device, so that [`Preemption::Auto`](crate::Preemption::Auto) can choose.
+    pub fn set_rates(&mut self, rates: Rates) {
+        self.state.rates = Some(rates);
+    }
+
+    /// What was measured of the device, if it was.
+    pub fn rates(&self) -> Option<Rates> {
+        self.state.rates
     }
 
     pub(crate) fn end(&mut self, seq: SeqId, reason: FinishReason) -> Option<FinishedSequence> {
@@ -296,6 +339,8 @@ fn waiting_sequence(id: SeqId, new: NewSequence, max_output_tokens: u32) -> Sequ
         num_in_flight_tokens: 0,
         num_unread_tokens: 0,
         table: BlockTable::new(),
+        swapped: None,
+        transfer: None,
         hashes: hashes.filter(|hashes| hashes.salt() == salt).unwrap_or_else(|| BlockHashes::new(salt)),
         num_sent_blocks: 0,
         on_device: false,
@@ -308,5 +353,8 @@ fn waiting_sequence(id: SeqId, new: NewSequence, max_output_tokens: u32) -> Sequ
         first_admitted: None,
         served_tokens: 0,
         refusal: None,
+        counted_as: None,
+        counted_as_swapped: false,
+        waits_since: arrival,
     }
 }

@@ -1,7 +1,8 @@
 //! A sequence: the unit of scheduling, and the one place on the host where its token ids live.
 
-use quire_kvcache::{BlockHashes, BlockTable, CacheSalt, KvCacheManager, StepId};
+use quire_kvcache::{BlockHashes, BlockTable, CacheSalt, KvCacheManager, StepId, SwappedTable, TransferId};
 
+use crate::explain::WaitClass;
 use crate::ids::{ClassId, Epoch, SeqId, TenantId, Time};
 use crate::policy::Rank;
 use crate::refusal::Refusal;
@@ -13,7 +14,7 @@ pub enum SeqStatus {
     Waiting,
     /// Holding blocks on the device.
     Running,
-    /// Its blocks are on the host. Not built: no sequence gets there.
+    /// In a queue; its blocks are on the host, or on their way there.
     Swapped,
     /// Done; it holds nothing.
     Finished(FinishReason),
@@ -113,6 +114,10 @@ pub(crate) struct Sequence {
     pub(crate) num_in_flight_tokens: u32,
     pub(crate) num_unread_tokens: u32,
     pub(crate) table: BlockTable,
+    /// Its blocks on the host, while it is swapped.
+    pub(crate) swapped: Option<Box<SwappedTable>>,
+    /// The transfer that it waits for: out while it is swapped, in while it runs.
+    pub(crate) transfer: Option<TransferId>,
     pub(crate) hashes: BlockHashes,
     /// Blocks of the table that the plans have told of; none while the device does not know the sequence.
     pub(crate) num_sent_blocks: usize,
@@ -130,6 +135,11 @@ pub(crate) struct Sequence {
     pub(crate) first_admitted: Option<Time>,
     pub(crate) served_tokens: u64,
     pub(crate) refusal: Option<Refusal>,
+    /// What it is counted as among those that wait.
+    pub(crate) counted_as: Option<WaitClass>,
+    pub(crate) counted_as_swapped: bool,
+    /// When it began to wait, the last time.
+    pub(crate) waits_since: Time,
 }
 
 impl Sequence {
@@ -139,6 +149,11 @@ impl Sequence {
 
     pub(crate) fn num_output_tokens(&self) -> u32 {
         self.num_tokens() - self.num_prompt_tokens
+    }
+
+    /// Whether it is in a queue.
+    pub(crate) fn is_queued(&self) -> bool {
+        matches!(self.status, SeqStatus::Waiting | SeqStatus::Swapped)
     }
 
     /// The first position that no step computes yet.
@@ -158,6 +173,13 @@ impl Sequence {
     /// The positions it will ever write: all but that of its last token.
     pub(crate) fn worst_case_tokens(&self) -> u32 {
         self.num_prompt_tokens + self.max_output_tokens - 1
+    }
+
+    /// Blocks that it may still take, a copy of a block that it shares and writes next included.
+    pub(crate) fn growth(&self, cache: &KvCacheManager) -> u32 {
+        let worst_case = cache.capacity().blocks_for(self.worst_case_tokens());
+        let copy = u32::from(cache.needs_copy(&self.table, self.next_position()));
+        worst_case.saturating_sub(self.table.num_blocks()) + copy
     }
 
     /// Counts positions as granted to row `row` of `step`.

@@ -57,3 +57,19 @@ impl Sequences {
         usize::try_from(id.0.checked_sub(self.base)?).ok()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Beyond its tokens, and the 16 bytes of hash that each block of them has. Vectors that grow are three quarters full
+    /// in the mean, and nodes of a B-tree two thirds.
+    #[test]
+    fn a_waiting_sequence_takes_at_most_512_bytes() {
+        let in_vectors = size_of::<Option<Box<Sequence>>>() + crate::order::NODE_BYTES;
+        let in_one_class = size_of::<Sequence>() + in_vectors * 4 / 3;
+        let in_its_own = in_one_class + crate::queue::HEAD_BYTES * 3 / 2;
+        println!("{in_one_class} bytes, {in_its_own} in a class of its own");
+        assert!(in_its_own <= 512, "{in_its_own}");
+    }
+}

@@ -1,6 +1,6 @@
 //! Numbers for reports and metrics.
 
-use quire_kvcache::{BlockUsage, Inconsistency, PrefixStats};
+use quire_kvcache::{BlockUsage, Inconsistency, PrefixStats, SwapUsage};
 
 use crate::scheduler::Scheduler;
 use crate::state::State;
@@ -24,6 +24,23 @@ pub struct SchedulerStats {
     pub num_scheduled_tokens: u64,
     /// Preemptions since the start.
     pub num_preemptions: u64,
+    /// Those of them that moved blocks to the host.
+    pub num_swaps: u64,
+    /// Sequences whose blocks are on the host, or on their way there; they are among `num_waiting`.
+    pub num_swapped: usize,
+    /// How the swap space is used.
+    pub swap: SwapUsage,
+    /// Whether, and how often, admission was lowered after preemptions.
+    pub thrash: ThrashStats,
+}
+
+/// Whether the scheduler lets fewer sequences run than `max_num_seqs`.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ThrashStats {
+    /// Sequences that may run for now; none if admission is not lowered.
+    pub limit: Option<u32>,
+    /// How often it was lowered since the start.
+    pub num_times_lowered: u64,
 }
 
 impl Scheduler {
@@ -39,6 +56,10 @@ impl Scheduler {
             num_steps: counters.num_steps,
             num_scheduled_tokens: counters.num_scheduled_tokens,
             num_preemptions: counters.num_preemptions,
+            num_swaps: counters.num_swaps,
+            num_swapped: self.state.refused.num_swapped(),
+            swap: cache.swap_usage(),
+            thrash: self.state.thrash.stats(),
         }
     }
 

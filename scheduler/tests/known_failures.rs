@@ -5,7 +5,8 @@ use quire_kvcache::KvCacheConfig;
 use quire_scheduler::testing::{Rng, Simulation, SimulationConfig};
 use quire_scheduler::{
     AddError, Fcfs, FinishReason, NewSequence, PreemptionMode, Priority, Rank, Refusal, RowKind,
-    SchedulerConfig, SchedulerPolicy, SeqId, SequenceView, StepBuilder, WaitReason, standard_plan,
+    SchedulerConfig, SchedulerPolicy, SeqId, SeqStatus, SequenceView, StepBuilder, WaitClass, WaitReason,
+    standard_plan,
 };
 
 /// The loops that every case runs in: plain and run-ahead.
@@ -311,6 +312,27 @@ fn br_23_siblings_copy_the_partial_block_once_each() {
     }
 }
 
+/// The same with a preemption in the middle: the child that gave way computes its shared part again, or finds it cached.
+#[test]
+fn br_23_a_sibling_that_gives_way_keeps_the_others_blocks() {
+    for max_open_steps in LOOPS {
+        for after in [1, 9, 20] {
+            let policy = Box::new(PreemptAfter(vec![after]));
+            let mut bench = Simulation::new(config(32, 512, max_open_steps), policy);
+            let parent = add(&mut bench, 20, 30).unwrap();
+            while bench.scheduler().seq(parent).unwrap().num_computed_tokens() < 20 {
+                bench.step();
+            }
+            let children = [2, 3].map(|seed| bench.fork(parent, 20, seed).unwrap());
+            let first_block = |seq| bench.scheduler().block_table(seq)[0];
+            assert!(children.iter().all(|child| first_block(*child) == first_block(parent)));
+            bench.run(200); // checks each text against its lone run, and that all blocks come back
+            let preempted = bench.ended().iter().filter(|ended| ended.sequence.num_preemptions == 1);
+            assert_eq!((preempted.count(), bench.ended().len()), (1, 3));
+        }
+    }
+}
+
 #[test]
 fn br_38_prompts_at_the_limit() {
     let mut bench = bench(64, 100, 1);
@@ -332,5 +354,11 @@ fn whoever_waits_is_told_why() {
     assert_eq!(why(seqs[0]), None);
     assert!(matches!(why(seqs[1]), Some(WaitReason::Refused(Refusal::NoBlocks(_)))), "{:?}", why(seqs[1]));
     assert_eq!(why(seqs[3]), Some(WaitReason::Behind { head: seqs[1], place: 2 }));
+    let waiting = bench.scheduler().waiting_by_reason().into_iter().filter(|(_, num)| *num > 0);
+    assert_eq!(waiting.collect::<Vec<_>>(), [(WaitClass::Queue, 2), (WaitClass::Blocks, 1)]);
+    (0..3).for_each(|_| drop(bench.step()));
+    let explained = bench.scheduler().explain(seqs[1], bench.now()).unwrap();
+    assert_eq!((explained.status, explained.waiting.as_millis()), (SeqStatus::Waiting, 4));
     bench.run(100);
+    assert_eq!(bench.scheduler().explain(seqs[1], bench.now()), None);
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use quire_kvcache::KvCacheConfig;
 use quire_scheduler::testing::{Rng, Simulation, SimulationConfig};
 use quire_scheduler::{
-    CapacityMode, Fair, Fcfs, LengthBucket, NewSequence, PolicyRegistry, PrefixAware, Priority,
+    CapacityMode, Fair, Fcfs, ForkError, LengthBucket, NewSequence, PolicyRegistry, PrefixAware, Priority,
     SchedulerConfig, SchedulerPolicy, SeqId, ShortestFirst, TenantId, Time,
 };
 
@@ -320,6 +320,34 @@ fn in_guaranteed_mode_nobody_gives_way() {
         }
     }
     assert!(num_preemptions > 20, "the load is more than the pool holds: {num_preemptions}");
+}
+
+/// A fork counts with all that it may ever take, and the copy of the block that it shares in part.
+#[test]
+fn in_guaranteed_mode_a_fork_must_fit_to_its_end() {
+    // The parent ends with 5 blocks, of which a child shares 1 and has 4 of its own; a copy of the block that is shared
+    // in part is set aside for the parent, too, though the last to write there needs none.
+    for (num_blocks, num_forks) in [(8, 0), (9, 1), (13, 1), (14, 2)] {
+        let mut cache = KvCacheConfig::new(num_blocks, 16);
+        cache.watermark = 0.0;
+        let scheduler =
+            SchedulerConfig { capacity_mode: CapacityMode::Guaranteed, ..SchedulerConfig::new(300) };
+        let mut bench =
+            Simulation::new(SimulationConfig { scheduler, cache, max_open_steps: 1 }, Box::new(Fcfs));
+        let parent = add(&mut bench, Load { num_prompt_tokens: 24, num_output_tokens: 57, ..SHORT }, 1);
+        bench.step();
+        let forks = [2, 3].map(|seed| bench.fork(parent, 24, seed));
+        assert_eq!(
+            forks.iter().filter(|fork| fork.is_ok()).count(),
+            num_forks,
+            "{num_blocks} blocks: {forks:?}"
+        );
+        assert!(
+            forks.iter().flat_map(|fork| fork.err()).all(|error| matches!(error, ForkError::NoBlocks(_)))
+        );
+        bench.run(200);
+        assert_eq!((bench.scheduler().stats().num_preemptions, bench.ended().len()), (0, num_forks + 1));
+    }
 }
 
 #[test]

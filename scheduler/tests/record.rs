@@ -7,7 +7,7 @@ use quire_scheduler::record::{RecordedScheduler, Recording, RecordingError};
 use quire_scheduler::simulate::{Setup, simulate};
 use quire_scheduler::testing::Rng;
 use quire_scheduler::{
-    Fcfs, FinishReason, KvCacheConfig, KvCacheManager, NewSequence, PolicyRegistry, Scheduler,
+    Fcfs, FinishReason, KvCacheConfig, KvCacheManager, NewSequence, PolicyRegistry, Rates, Scheduler,
     SchedulerConfig, SeqId, SequenceResult, StepPlan, Time,
 };
 
@@ -26,9 +26,14 @@ impl Load {
     fn new(policy: &str, seed: u64) -> Self {
         let limits =
             SchedulerConfig { max_num_seqs: 6, max_num_batched_tokens: 64, ..SchedulerConfig::new(200) };
-        let cache = KvCacheManager::new(KvCacheConfig::new(24, 8)).unwrap();
+        // Odd seeds swap, when it is quicker.
+        let num_swap_blocks = if seed % 2 == 1 { 30 } else { 0 };
+        let mut cache = KvCacheConfig { num_swap_blocks, ..KvCacheConfig::new(24, 8) };
+        cache.groups[0].block_bytes = 1000;
         let policy = PolicyRegistry::default().build(policy).unwrap();
-        let scheduler = RecordedScheduler::new(Scheduler::new(limits, policy, cache).unwrap());
+        let cache = KvCacheManager::new(cache).unwrap();
+        let mut scheduler = RecordedScheduler::new(Scheduler::new(limits, policy, cache).unwrap());
+        scheduler.set_rates(Rates { swap_bytes_per_s: 1e6, prefill_tokens_per_s: 3e3 });
         Self { scheduler, rng: Rng::new(seed), one_in: 3, now: 0, open: Vec::new(), alive: Vec::new() }
     }
 
@@ -82,6 +87,8 @@ impl Load {
 
     fn commit(&mut self) {
         let plan = self.open.remove(0);
+        let transfers: Vec<_> = plan.transfers.iter().map(|transfer| transfer.id).collect();
+        self.scheduler.finish_transfers(&transfers).unwrap();
         let sampled = plan.rows.iter().filter(|row| row.samples);
         let current: Vec<_> = sampled.filter(|row| self.scheduler.is_current(row.seq, row.epoch)).collect();
         let tokens: Vec<u32> = current.iter().map(|_| self.rng.range(0..9)).collect();
@@ -109,7 +116,7 @@ fn record(policy: &str, seed: u64) -> (Recording, RecordedScheduler) {
 #[test]
 fn a_replay_makes_every_decision_again_under_every_policy() {
     let policies = PolicyRegistry::default();
-    let mut num_preemptions = 0;
+    let (mut num_preemptions, mut num_swaps) = (0, 0);
     for policy in policies.names() {
         for seed in 0..20 {
             let (recording, scheduler) = record(policy, seed);
@@ -118,9 +125,11 @@ fn a_replay_makes_every_decision_again_under_every_policy() {
             assert_eq!(replayed.digest, scheduler.digest(), "{policy}, seed {seed}");
             assert_eq!(replayed.stats, scheduler.stats(), "{policy}, seed {seed}");
             num_preemptions += replayed.stats.num_preemptions;
+            num_swaps += replayed.stats.num_swaps;
         }
     }
     assert!(num_preemptions > 100, "{num_preemptions}: the pool is small enough to preempt");
+    assert!(num_swaps > 20, "{num_swaps} of them moved blocks");
 }
 
 #[test]

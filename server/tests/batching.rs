@@ -12,8 +12,10 @@ use quire_kernels::{DType, Kernels, testing};
 use quire_kernels_cpu::{CpuConfig, kernels};
 use quire_models::ModelRegistry;
 use quire_models::testing::TinyModel;
-use quire_scheduler::PolicyRegistry;
 use quire_scheduler::testing::Rng;
+use quire_scheduler::{
+    PolicyRegistry, PreemptionMode, Rank, SchedulerPolicy, SequenceView, StepBuilder, standard_plan,
+};
 
 const NUM_REQUESTS: usize = 32;
 const MAX_PROMPT_TOKENS: u32 = 600;
@@ -60,6 +62,78 @@ fn thirty_two_at_once_equal_their_lone_runs_on_every_way() {
     let expected = lone_runs(&model, &lone);
     check_all_ways(&model, &plain, &expected);
     check_all_ways(&model, &testing::deferred(&plain), &expected);
+}
+
+/// All but the oldest give way when they have generated so many tokens, the first, second and third time.
+struct GiveWay(PreemptionMode);
+
+const GIVES_WAY_AFTER: [u32; 3] = [1, 10, 39];
+
+impl SchedulerPolicy for GiveWay {
+    fn name(&self) -> &str {
+        "give-way"
+    }
+
+    fn rank(&self, seq: &SequenceView<'_>) -> Rank {
+        seq.arrival().into()
+    }
+
+    fn plan(&mut self, step: &mut StepBuilder<'_>) {
+        let is_due = |seq: &SequenceView<'_>| {
+            let after = GIVES_WAY_AFTER.get(seq.num_preemptions() as usize);
+            after.is_some_and(|after| seq.num_output_tokens() >= *after)
+        };
+        let due: Vec<_> = step.running().iter().filter(is_due).map(|seq| seq.id()).collect();
+        // The oldest stays, and so does one whose blocks are still on their way.
+        due.into_iter().for_each(|seq| drop(step.preempt(seq, self.0)));
+        standard_plan(self, step);
+    }
+}
+
+/// BR-11, BR-12 and their like, through the whole engine: by swap and by recompute, in chunks of 1, 7 and 64, in both
+/// loops, on a device that works later, too.
+#[test]
+fn forced_preemptions_do_not_change_what_comes_out() {
+    let folder = tempfile::tempdir().expect("a folder for the model");
+    let tiny = TinyModel { dtype: DType::F32, max_position_embeddings: 1024, ..TinyModel::llama() };
+    let model = gguf(folder.path(), &tiny);
+    let plain = kernels(CpuConfig { threads: Some(1), isa: None }).expect("a CPU is there");
+    let mut requests: Vec<_> = requests().into_iter().take(6).collect();
+    requests.iter_mut().for_each(|request| request.params.max_tokens = Some(45));
+    let lone = load(options(&model).async_scheduling(false).enable_prefix_caching(false), plain.clone());
+    let expected: Vec<_> =
+        requests.iter().flat_map(|request| results(lone.generate_each(vec![request.clone()]))).collect();
+    for kernels in [&plain, &testing::deferred(&plain)] {
+        for way in Way::all().filter(|way| way.block_size == 16) {
+            for (how, prefix_caching) in [
+                (PreemptionMode::Swap, true),
+                (PreemptionMode::Swap, false),
+                (PreemptionMode::Recompute, false),
+            ] {
+                let options = options(&model)
+                    .max_prefill_chunk(Some(way.prefill_chunk))
+                    .async_scheduling(way.overlapped)
+                    .enable_prefix_caching(prefix_caching)
+                    .swap_space(0.01)
+                    .scheduling_policy("give-way".to_owned());
+                let mut policies = PolicyRegistry::default();
+                policies.register("give-way", move || GiveWay(how));
+                let models = ModelRegistry::default();
+                let llm =
+                    EngineBuilder::new(options, kernels.clone(), &models, &policies).llm().expect("it loads");
+                assert_eq!(results(llm.generate_each(requests.clone())), expected, "{way:?}, {how:?}");
+                let stats = llm.stats();
+                assert!(stats.num_preemptions >= 5, "all but the oldest gave way: {stats:?}");
+                let num_swaps = if how == PreemptionMode::Swap { stats.num_preemptions } else { 0 };
+                assert_eq!(stats.num_swaps, num_swaps, "{way:?}, {how:?}");
+                assert_eq!((stats.num_live_blocks, stats.num_swapped), (0, 0));
+                assert_eq!(
+                    stats.num_free_swap_blocks, stats.num_swap_blocks,
+                    "all of the swap space comes back"
+                );
+            }
+        }
+    }
 }
 
 #[test]

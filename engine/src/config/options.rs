@@ -145,10 +145,10 @@ settings! {
     kv_cache_memory: Option<Bytes> = None;
     /// Blocks of the KV pool, whatever the memory says.
     num_gpu_blocks_override: Option<usize> = None;
-    /// Host memory for swapped sequences, in GiB. Not built: must be 0.
+    /// Host memory for swapped sequences, in GiB; 0 is none.
     swap_space: f64 = 0.0;
     /// What happens to a sequence that must give way.
-    preemption_mode: PreemptionMode = PreemptionMode::Recompute;
+    preemption_mode: PreemptionMode = PreemptionMode::Auto;
     /// Whether blocks of ended sequences serve others that begin alike.
     enable_prefix_caching: bool = true;
     /// Sequences that run at once.

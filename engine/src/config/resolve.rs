@@ -93,6 +93,13 @@ impl EngineConfig {
         if !(self.swap_space >= 0.0 && self.swap_space.is_finite()) {
             return Err(refuse("swap_space", self.swap_space, "a number of GiB, at least 0"));
         }
+        if self.preemption_mode == PreemptionMode::Swap && self.swap_space == 0.0 {
+            return Err(refuse(
+                "preemption_mode",
+                "swap",
+                "swap_space above 0 with it, or auto or recompute",
+            ));
+        }
         if !["auto", "none"].contains(&self.generation_config.as_str()) {
             return Err(refuse("generation_config", &self.generation_config, "auto or none"));
         }
@@ -104,12 +111,6 @@ impl EngineConfig {
             |field, given: String, expected| Err(ConfigError::NotBuilt { field, given, expected });
         if self.tensor_parallel_size > 1 {
             return not_built("tensor_parallel_size", self.tensor_parallel_size.to_string(), "1");
-        }
-        if self.swap_space > 0.0 {
-            return not_built("swap_space", self.swap_space.to_string(), "0");
-        }
-        if self.preemption_mode == PreemptionMode::Swap {
-            return not_built("preemption_mode", "swap".to_owned(), "recompute");
         }
         if let Some(quantization) = self.quantization.as_ref().filter(|name| *name != "gguf") {
             return not_built(
@@ -190,7 +191,11 @@ mod tests {
             options().gpu_memory_utilization(1.5),
             "gpu_memory_utilization is 1.5, expected above 0, at most 1",
         );
-        check(options().swap_space(4.0), "swap_space = 4 is not built yet, expected 0");
+        check(options().swap_space(-1.0), "swap_space is -1, expected a number of GiB, at least 0");
+        check(
+            options().preemption_mode(PreemptionMode::Swap),
+            "preemption_mode is swap, expected swap_space above 0 with it, or auto or recompute",
+        );
         check(
             options().max_model_len(MaxModelLen::Tokens(4096)),
             "max_model_len is 4096, the model was made for 2048: expected at most that, or allow_long_max_model_len",

@@ -40,9 +40,11 @@ pub enum DTypeChoice {
 /// What happens to a sequence that must give way.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PreemptionMode {
+    /// Whichever of the two is quicker, as measured.
+    Auto,
     /// Its cache is computed anew later.
     Recompute,
-    /// Its cache is kept on the host. Not built.
+    /// Its cache is kept on the host, as long as there is room.
     Swap,
 }
 
@@ -192,11 +194,12 @@ impl SettingValue for CapacityMode {
 }
 
 impl SettingValue for PreemptionMode {
-    const EXPECTED: &'static str = "recompute or swap";
+    const EXPECTED: &'static str = "auto, recompute or swap";
 
     fn parse(text: &str) -> Option<Self> {
         match text {
-            "auto" | "recompute" => Some(Self::Recompute),
+            "auto" => Some(Self::Auto),
+            "recompute" => Some(Self::Recompute),
             "swap" => Some(Self::Swap),
             _ => None,
         }
@@ -204,6 +207,7 @@ impl SettingValue for PreemptionMode {
 
     fn show(&self) -> String {
         match self {
+            Self::Auto => "auto".to_owned(),
             Self::Recompute => "recompute".to_owned(),
             Self::Swap => "swap".to_owned(),
         }

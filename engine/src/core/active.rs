@@ -59,6 +59,11 @@ impl Requests {
         self.by_key.get(&key).copied()
     }
 
+    /// The sequences of the requests that their clients call by that name. O(requests).
+    pub(super) fn named(&self, id: &RequestId) -> Vec<SeqId> {
+        self.by_seq.iter().filter(|(_, request)| request.id == *id).map(|(seq, _)| *seq).collect()
+    }
+
     pub(super) fn remove(&mut self, seq: SeqId) -> Option<ActiveRequest> {
         let request = self.by_seq.remove(&seq)?;
         self.by_key.remove(&request.key);

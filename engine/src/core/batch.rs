@@ -1,7 +1,7 @@
 //! From the scheduler's plan to the executor's batch.
 
-use quire_executor::{AddedRow, PlannedRow, RowSampling, StepBatch};
-use quire_kvcache::BlockId;
+use quire_executor::{AddedRow, BlockTransfer, PlannedRow, RowSampling, StepBatch, SwapDirection};
+use quire_kvcache::{BlockId, Direction, Transfer};
 use quire_scheduler::{RowKind, Scheduler, SeqId, StepPlan};
 
 use super::rows::RowSlots;
@@ -23,6 +23,7 @@ pub(super) fn step_batch(
     let mut batch = StepBatch {
         step: plan.step.0,
         released: plan.released.iter().filter_map(|&seq| rows.release(seq)).collect(),
+        transfers: plan.transfers.iter().map(block_transfer).collect(),
         block_copies: plan.copies.iter().map(|copy| (copy.src.0, copy.dst.0)).collect(),
         ..StepBatch::default()
     };
@@ -52,6 +53,17 @@ pub(super) fn step_batch(
         batch.rows.push(row);
     }
     batch
+}
+
+fn block_transfer(transfer: &Transfer) -> BlockTransfer {
+    BlockTransfer {
+        id: transfer.id.0,
+        direction: match transfer.direction {
+            Direction::Out => SwapDirection::Out,
+            Direction::In => SwapDirection::In,
+        },
+        blocks: transfer.blocks.iter().map(|(block, host)| (block.0, host.0)).collect(),
+    }
 }
 
 fn block_numbers(blocks: &[BlockId]) -> Vec<u32> {

@@ -5,17 +5,18 @@ use std::sync::{Arc, mpsc};
 
 use parking_lot::Mutex;
 use quire_executor::Executor;
-use quire_scheduler::{FinishedSequence, Scheduler, SeqId, Time};
+use quire_scheduler::{Explanation, FinishedSequence, LogFilter, LogObserver, Scheduler, SeqId, Time};
 
 use super::active::{ActiveRequest, NewRequest, Requests};
 use super::inbox::{Command, Inbox, RequestKey, Status, Submission};
+use super::rates::MeasuredRates;
 use super::results::OpenStep;
 use super::rows::RowSlots;
 use super::step::finish_reason;
 use super::throughput::Throughput;
 use crate::clock::Clock;
 use crate::text::TextDecoder;
-use crate::{EngineStats, Error, RequestEvent, Result};
+use crate::{EngineStats, Error, RequestEvent, RequestId, Result};
 
 /// In which order the calls of a step are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,6 +49,8 @@ pub(crate) struct EngineCore {
     /// Steps submitted and not collected, the oldest first.
     pub(super) open: VecDeque<OpenStep>,
     pub(super) max_in_flight: usize,
+    pub(super) rates: MeasuredRates,
+    log_filter: LogFilter,
     pub(super) decoder: TextDecoder,
     pub(super) clock: Clock,
     pub(super) status: Status,
@@ -61,12 +64,16 @@ pub(crate) struct EngineCore {
 impl EngineCore {
     /// The engine, its inbox, and its numbers.
     pub(crate) fn new(parts: CoreParts) -> (Self, Inbox, SharedStats) {
-        let CoreParts { scheduler, executor, order, decoder, clock, max_num_waiting } = parts;
+        let CoreParts { mut scheduler, executor, order, decoder, clock, max_num_waiting } = parts;
         let (inbox, commands) = Inbox::channel(max_num_waiting);
         let shared_stats = SharedStats::default();
+        let log_filter = LogFilter::default();
+        scheduler.add_observer(LogObserver::new(log_filter.clone()));
         let mut core = Self {
             rows: RowSlots::new(scheduler.effective_config().max_num_seqs),
             max_in_flight: executor.capacity().max_in_flight.max(1),
+            log_filter,
+            rates: MeasuredRates::new(executor.capacity().swap_bytes_per_s),
             scheduler,
             executor,
             requests: Requests::default(),
@@ -136,6 +143,11 @@ impl EngineCore {
                 Some(Command::Submit(submission)) => self.add(*submission),
                 Some(Command::Abort(key)) => self.abort(key),
                 Some(Command::ResetPrefixCache) => self.scheduler.reset_prefix_cache(),
+                Some(Command::Explain(id, answer)) => drop(answer.send(self.explain(&id))),
+                Some(Command::LogOnly(id)) => {
+                    let seq = id.and_then(|id| self.requests.named(&id).first().copied());
+                    self.log_filter.only(seq);
+                }
                 Some(Command::Stop) | None => return false,
             }
             self.publish_stats(self.clock.now());
@@ -175,6 +187,11 @@ impl EngineCore {
             self.count_finish(finished.reason);
             self.finish(finished, self.clock.now());
         }
+    }
+
+    fn explain(&self, id: &RequestId) -> Vec<Explanation> {
+        let now = self.clock.now();
+        self.requests.named(id).into_iter().filter_map(|seq| self.scheduler.explain(seq, now)).collect()
     }
 
     /// Counts the end of a request, before anybody is told.
@@ -236,6 +253,14 @@ impl EngineCore {
         stats.num_prefix_query_tokens = scheduler.prefix.query_tokens;
         stats.num_prefix_hit_tokens = scheduler.prefix.hit_tokens;
         stats.num_preemptions = scheduler.num_preemptions;
+        stats.num_swaps = scheduler.num_swaps;
+        stats.num_swapped = scheduler.num_swapped;
+        stats.num_swap_blocks = scheduler.swap.total as usize;
+        stats.num_free_swap_blocks = scheduler.swap.free as usize;
+        stats.admission_limit = scheduler.thrash.limit;
+        for (class, num_waiting) in self.scheduler.waiting_by_reason() {
+            stats.waiting_by_reason.insert(class.name(), num_waiting);
+        }
         stats.num_steps = scheduler.num_steps;
         stats.num_step_tokens = scheduler.num_scheduled_tokens;
         self.throughput.note(stats, now);

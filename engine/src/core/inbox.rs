@@ -4,10 +4,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 
 use parking_lot::Mutex;
+use quire_scheduler::Explanation;
+use tokio::sync::oneshot;
 
 use super::active::EventSink;
 use crate::frontend::Prepared;
-use crate::{Error, Result};
+use crate::{Error, RequestId, Result};
 
 /// A request inside the engine. Clients' names may be equal; these never are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -18,6 +20,10 @@ pub(super) enum Command {
     Submit(Box<Submission>),
     Abort(RequestKey),
     ResetPrefixCache,
+    /// Why the requests of that name do not run.
+    Explain(RequestId, oneshot::Sender<Vec<Explanation>>),
+    /// Writes the scheduling decisions on the requests of that name only, or on all again.
+    LogOnly(Option<RequestId>),
     Stop,
 }
 
@@ -136,6 +142,18 @@ impl Inbox {
     /// Empties the prefix cache.
     pub(crate) fn reset_prefix_cache(&self) -> Result<()> {
         self.commands.send(Command::ResetPrefixCache).map_err(|_| self.stopped())
+    }
+
+    /// Asks what the requests of that name are doing.
+    pub(crate) fn explain(&self, id: RequestId) -> Result<oneshot::Receiver<Vec<Explanation>>> {
+        let (sender, receiver) = oneshot::channel();
+        self.commands.send(Command::Explain(id, sender)).map_err(|_| self.stopped())?;
+        Ok(receiver)
+    }
+
+    /// Chooses whose scheduling decisions are logged.
+    pub(crate) fn log_only(&self, id: Option<RequestId>) -> Result<()> {
+        self.commands.send(Command::LogOnly(id)).map_err(|_| self.stopped())
     }
 
     /// Asks the engine to end.

@@ -10,6 +10,7 @@ mod active;
 mod batch;
 mod engine_core;
 mod inbox;
+mod rates;
 mod recovery;
 mod results;
 mod rows;

@@ -20,6 +20,7 @@ impl EngineCore {
         self.open.clear();
         let failed = self.scheduler.fail_open_steps();
         self.rows.clear();
+        self.rates.forget_open();
         self.fail(failed.into_iter().map(|finished| finished.id), &error);
         self.executor.reset().map_err(|reset| {
             Error::stopped(format!("{}, and the device did not come back: {}", chain(&error), chain(&reset)))

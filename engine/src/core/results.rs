@@ -2,7 +2,9 @@
 //! looked at.
 
 use quire_executor::{RowOutput, StepOutput, Ticket};
-use quire_scheduler::{Epoch, FinishReason, Scheduler, SeqId, SequenceResult, StepId, StepPlan, Time};
+use quire_scheduler::{
+    Epoch, FinishReason, Scheduler, SeqId, SequenceResult, StepId, StepPlan, Time, TransferId,
+};
 
 use super::active::{ActiveRequest, Requests};
 use crate::frontend::guarded;
@@ -87,6 +89,11 @@ impl CollectedStep {
             }
         }
         results
+    }
+
+    /// Transfers that are done.
+    pub(super) fn transfers_done(&self) -> Vec<TransferId> {
+        self.output.transfers_done.iter().copied().map(TransferId).collect()
     }
 
     /// The sequences of the step, in the order of rows.

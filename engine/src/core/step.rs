@@ -48,6 +48,7 @@ impl EngineCore {
         let batch = step_batch(plan, &self.scheduler, &mut self.rows, facts);
         let ticket = self.executor.submit(batch)?;
         self.open.push_back(OpenStep::new(plan, ticket));
+        self.rates.note_submitted(plan);
         Ok(())
     }
 
@@ -56,11 +57,14 @@ impl EngineCore {
             self.open.pop_front().expect("collect is called with a step open");
         let output = self.executor.collect(ticket)?;
         self.note_device(output.device_time_us, output.device_idle_us);
+        self.rates.note_collected(output.device_time_us, &mut self.scheduler);
         CollectedStep::new(step, rows, output)
     }
 
     fn commit(&mut self, collected: CollectedStep) -> Result<()> {
         let now = self.clock.now();
+        let transfers = collected.transfers_done();
+        self.scheduler.finish_transfers(&transfers).map_err(quire_scheduler::Error::from)?;
         let results = collected.results(&self.scheduler, &mut self.requests, &self.decoder, now);
         let report = self.scheduler.commit(collected.step, &results).map_err(quire_scheduler::Error::from)?;
         for &(seq, num_tokens) in &report.accepted {

@@ -1,6 +1,6 @@
 //! The plain and the overlapped loop, under preemption and chunking.
 
-use quire_engine::{EngineOptions, Request, SamplingParams};
+use quire_engine::{EngineOptions, PreemptionMode, Request, SamplingParams};
 
 use crate::rig::{Random, RigSpec, drain, noise, noise_output};
 
@@ -8,13 +8,19 @@ use crate::rig::{Random, RigSpec, drain, noise, noise_output};
 /// not, which the executor checks.
 #[test]
 fn run_ahead_equals_plain_under_preemption_and_chunks() {
-    let mut num_preemptions = 0;
-    for chunk in [None, Some(1), Some(7)] {
+    let (mut num_preemptions, mut num_swaps) = (0, 0);
+    for (chunk, num_swap_blocks) in
+        [(None, 0), (Some(1), 0), (Some(7), 0), (None, 64), (Some(1), 6), (Some(7), 64)]
+    {
         for (num_blocks, block_size) in [(24, 4), (9, 8), (64, 4)] {
             for overlapped in [false, true] {
-                let spec = RigSpec::with_pool(num_blocks, block_size);
-                let options: EngineOptions =
+                let mut spec = RigSpec::with_pool(num_blocks, block_size);
+                spec.capacity.num_swap_blocks = num_swap_blocks;
+                let mut options: EngineOptions =
                     spec.options.clone().async_scheduling(overlapped).max_prefill_chunk(chunk);
+                if num_swap_blocks > 0 {
+                    options = options.swap_space(1.0).preemption_mode(PreemptionMode::Swap);
+                }
                 let rig = RigSpec { options, ..spec }.start(noise);
                 let mut random = Random(7);
                 let prompts: Vec<Vec<u32>> = (0..24)
@@ -35,10 +41,12 @@ fn run_ahead_equals_plain_under_preemption_and_chunks() {
                 rig.check_idle();
                 rig.check_alive();
                 num_preemptions += rig.llm.stats().num_preemptions;
+                num_swaps += rig.llm.stats().num_swaps;
+                assert_eq!(rig.llm.stats().num_free_swap_blocks, num_swap_blocks);
             }
         }
     }
-    assert!(num_preemptions > 0, "the pools are small enough");
+    assert!(num_preemptions > num_swaps && num_swaps > 0, "the pools are small enough");
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! The engine as its users see it: on a scripted executor, and on a tiny model.
 
 mod cancellation;
+mod explain;
 mod failures;
 mod goldens;
 mod limits;

@@ -62,6 +62,8 @@ pub struct MemoryRequest {
     pub max_model_len: MaxModelLen,
     /// Size of the pool.
     pub pool: PoolSize,
+    /// Memory of the host for blocks that are swapped out; what does not fill a block is left.
+    pub swap_bytes: usize,
     /// Type of cached keys and values.
     pub kv_dtype: DType,
     /// Most log-probabilities that may be asked for beside a token's own.
@@ -93,6 +95,8 @@ pub struct MemoryPlan {
     pub block_bytes: usize,
     /// Blocks of the pool.
     pub num_blocks: usize,
+    /// Blocks of the swap space, on the host.
+    pub num_swap_blocks: usize,
 }
 
 impl MemoryPlan {
@@ -151,6 +155,7 @@ impl MemoryPlan {
             num_blocks: number(self.num_blocks),
             block_size: number(block_size),
             watermark_blocks: 0,
+            pinnable_blocks: 0,
         };
         capacity.concurrency_at(number(max_model_len))
     }
@@ -227,6 +232,7 @@ impl Planner<'_> {
             graph_bytes: request.graph_bytes.unwrap_or(0),
             block_bytes,
             num_blocks: 0,
+            num_swap_blocks: (request.swap_bytes / block_bytes).min(i32::MAX as usize),
         }
     }
 

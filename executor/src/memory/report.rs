@@ -78,6 +78,10 @@ impl fmt::Display for MemoryPlan {
         );
         row(f, "kv cache", self.pool_bytes(), &note)?;
         row(f, "total", self.total_bytes(), &format!("of {}", Size(self.device.total_bytes)))?;
+        if self.num_swap_blocks > 0 {
+            let num_bytes = self.num_swap_blocks * self.block_bytes;
+            row(f, "swap space", num_bytes, &format!("{} blocks, on the host", self.num_swap_blocks))?;
+        }
         write!(f, "  {:.2} sequences of max_model_len={} at once", self.concurrency(), limits.max_model_len)
     }
 }

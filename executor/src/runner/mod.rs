@@ -23,6 +23,7 @@ use self::sample::Sampling;
 use self::timing::{StepTiming, Timer};
 use crate::graphs::{GraphCache, GraphSizes};
 use crate::row::{RowStep, RowTable};
+use crate::swap::{OpenTransfers, SwapSpace, Swapper};
 use crate::{BatchError, DeviceCapacity, ExecutorError, KvPool, StepBatch, StepOutput};
 
 /// Scratch views are aligned to this; a step of the runner makes fewer than [`MAX_VIEWS`].
@@ -85,6 +86,7 @@ pub struct ModelRunner {
     state: RowState,
     graphs: GraphCache,
     timer: Timer,
+    swapper: Option<Swapper>,
 }
 
 /// A step whose work is enqueued.
@@ -93,6 +95,9 @@ pub struct ModelRunner {
 pub struct PendingStep {
     results: PendingResults,
     timing: StepTiming,
+    /// Transfers under way, and whether the step is there to wait for them.
+    transfers: Option<OpenTransfers>,
+    waits_for_transfers: bool,
 }
 
 /// Why a step failed; its number is added by [`ModelRunner::run`].
@@ -133,6 +138,7 @@ impl ModelRunner {
             ctx,
             graphs,
             timer: Timer::default(),
+            swapper: None,
             pool,
             config,
             kernels,
@@ -140,9 +146,24 @@ impl ModelRunner {
         })
     }
 
+    /// The runner, able to move blocks of its pool to `space` and back.
+    ///
+    /// # Errors
+    ///
+    /// Where the device does not come up to it.
+    pub(crate) fn with_swap_space(mut self, space: SwapSpace) -> Result<Self, ExecutorError> {
+        self.swapper = Some(Swapper::start(self.kernels.device().as_ref(), space, &mut self.ctx)?);
+        self.rows = RowTable::new(self.capacity(), self.config.max_logprobs);
+        Ok(self)
+    }
+
     /// What the runner holds and allows, with one step open at a time.
     pub fn capacity(&self) -> DeviceCapacity {
-        capacity(&self.config, &self.pool, self.model.vocab_size())
+        DeviceCapacity {
+            num_swap_blocks: self.swapper.as_ref().map_or(0, Swapper::num_blocks),
+            swap_bytes_per_s: self.swapper.as_ref().map_or(0, Swapper::bytes_per_s),
+            ..capacity(&self.config, &self.pool, self.model.vocab_size())
+        }
     }
 
     /// The most scratch that a step has taken so far.
@@ -213,8 +234,12 @@ impl ModelRunner {
         self.ctx.queue().open_range(format_args!("step {step}: {num_rows} rows {num_tokens} tokens"));
         let results = self.enqueue(batch);
         self.ctx.queue().close_range();
-        let results = results?;
-        Ok(PendingStep { results, timing: self.timer.stop(&mut self.ctx)? })
+        Ok(PendingStep {
+            results: results?,
+            timing: self.timer.stop(&mut self.ctx)?,
+            transfers: self.swapper.as_ref().map(|swapper| swapper.open().clone()),
+            waits_for_transfers: num_rows == 0,
+        })
     }
 
     fn enqueue(&mut self, batch: StepBatch) -> Result<PendingResults, Failure> {
@@ -237,6 +262,10 @@ impl ModelRunner {
         self.rows.begin(&batch)?;
         for row in batch.released {
             self.rows.release(row)?;
+        }
+        for transfer in &batch.transfers {
+            let swapper = self.swapper.as_mut().expect("the swap space was checked to hold the blocks");
+            swapper.transfer(&mut self.ctx, batch.step, transfer)?;
         }
         for added in batch.added {
             let id = added.row;
@@ -299,9 +328,12 @@ impl PendingStep {
         let asked = Instant::now();
         let output = self.results.wait().map_err(|source| ExecutorError::Step { step, source })?;
         let (device_time, device_idle) = self.timing.read(asked, free_since);
+        let done = self.transfers.map(|open| open.take_done(step, self.waits_for_transfers));
+        let transfers_done = done.transpose().map_err(|source| ExecutorError::Step { step, source })?;
         Ok(StepOutput {
             device_time_us: device_time.as_micros() as u64,
             device_idle_us: device_idle.as_micros() as u64,
+            transfers_done: transfers_done.unwrap_or_default(),
             ..output
         })
     }
@@ -317,6 +349,8 @@ fn capacity(config: &RunnerConfig, pool: &KvPool, vocab_size: usize) -> DeviceCa
         max_num_batched_tokens,
         max_model_len,
         vocab_size,
+        num_swap_blocks: 0,
+        swap_bytes_per_s: 0,
         max_in_flight: 1,
     }
 }

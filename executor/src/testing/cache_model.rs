@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
-use crate::{BatchError, RowId};
+use crate::{BatchError, BlockTransfer, RowId, SwapDirection};
 
 /// A pool whose slots remember which token, after which others, was written to them.
 #[derive(Debug)]
@@ -11,6 +11,8 @@ pub(super) struct CacheModel {
     block_size: usize,
     /// Per slot: the hash of all tokens up to the one written there.
     slots: Vec<Option<u64>>,
+    /// The same of the swap space.
+    host: Vec<Option<u64>>,
     /// Per block: how many rows hold it.
     owners: Vec<u32>,
     /// Per row: the hash of its tokens up to each position. Looked up by key only.
@@ -18,10 +20,11 @@ pub(super) struct CacheModel {
 }
 
 impl CacheModel {
-    pub(super) fn new(num_blocks: usize, block_size: usize) -> Self {
+    pub(super) fn new(num_blocks: usize, block_size: usize, num_swap_blocks: usize) -> Self {
         Self {
             block_size,
             slots: vec![None; num_blocks * block_size],
+            host: vec![None; num_swap_blocks * block_size],
             owners: vec![0; num_blocks],
             prefixes: HashMap::new(),
         }
@@ -43,6 +46,17 @@ impl CacheModel {
     pub(super) fn copy(&mut self, from: u32, to: u32) {
         let (from, to) = (from as usize * self.block_size, to as usize * self.block_size);
         self.slots.copy_within(from..from + self.block_size, to);
+    }
+
+    pub(super) fn transfer(&mut self, transfer: &BlockTransfer) {
+        for &(block, host) in &transfer.blocks {
+            let device = &mut self.slots[block as usize * self.block_size..][..self.block_size];
+            let host = &mut self.host[host as usize * self.block_size..][..self.block_size];
+            match transfer.direction {
+                SwapDirection::Out => host.copy_from_slice(device),
+                SwapDirection::In => device.copy_from_slice(host),
+            }
+        }
     }
 
     /// Row `row` of tokens `ids` computes the positions from `start` on: it reads all before, writes its own.
@@ -90,7 +104,7 @@ mod tests {
     const B: RowId = RowId(1);
 
     fn pool() -> CacheModel {
-        let mut cache = CacheModel::new(4, 2);
+        let mut cache = CacheModel::new(4, 2, 0);
         cache.hold(&[0, 1]);
         cache.compute(A, &[7, 8, 9], 0, &[0, 1]).unwrap();
         cache

@@ -9,8 +9,8 @@ use parking_lot::{Condvar, Mutex};
 use super::cache_model::CacheModel;
 use crate::row::{RowStep, RowTable};
 use crate::{
-    BatchError, DeviceCapacity, Executor, ExecutorError, RowFault, RowOutput, StepBatch, StepOutput, Ticket,
-    TokenLogprobs,
+    BatchError, BlockTransfer, DeviceCapacity, Executor, ExecutorError, RowFault, RowOutput, StepBatch,
+    StepOutput, Ticket, TokenLogprobs,
 };
 
 /// Says which token follows: given the prompt's ids and the position that the token will have; [`NO_TOKEN`] where
@@ -33,6 +33,8 @@ pub struct ScriptedExecutor {
     script: Script,
     table: RowTable,
     cache: CacheModel,
+    /// Transfers that are not done.
+    transfers: VecDeque<BlockTransfer>,
     /// All ids of each row, those sampled included, and how many are the prompt.
     ids: Vec<(Vec<u32>, usize)>,
     open: VecDeque<(u64, Result<StepOutput, ExecutorError>)>,
@@ -117,7 +119,8 @@ impl ScriptedExecutor {
     pub fn new(capacity: DeviceCapacity, script: impl Fn(&[u32], usize) -> u32 + Send + 'static) -> Self {
         Self {
             table: RowTable::new(capacity.clone(), MAX_LOGPROBS),
-            cache: CacheModel::new(capacity.num_blocks, capacity.block_size),
+            cache: CacheModel::new(capacity.num_blocks, capacity.block_size, capacity.num_swap_blocks),
+            transfers: VecDeque::new(),
             ids: vec![Default::default(); capacity.max_num_seqs],
             capacity,
             script: Box::new(script),
@@ -137,6 +140,8 @@ impl ScriptedExecutor {
             max_num_batched_tokens: 64,
             max_model_len: num_blocks * block_size,
             vocab_size: 1000,
+            num_swap_blocks: 0,
+            swap_bytes_per_s: 0,
             max_in_flight: 2,
         }
     }
@@ -152,6 +157,7 @@ impl ScriptedExecutor {
             let gone = self.table.release(row)?;
             self.cache.release(row, &gone.blocks);
         }
+        let transfers_done = self.finish_transfers(&batch);
         for added in batch.added {
             let (row, ids) = (added.row, added.token_ids.clone());
             let num_prompt = added.num_prompt_tokens as usize;
@@ -171,7 +177,21 @@ impl ScriptedExecutor {
         }
         let rows = steps.iter().map(|step| self.run_row(step)).collect::<Result<_, _>>()?;
         self.table.advance(&steps);
-        Ok(StepOutput { step: batch.step, rows, ..StepOutput::default() })
+        Ok(StepOutput { step: batch.step, rows, transfers_done, ..StepOutput::default() })
+    }
+
+    /// A transfer is made, and done, as late as it can be: with the step after the one that it came with, or with one
+    /// that has no rows.
+    fn finish_transfers(&mut self, batch: &StepBatch) -> Vec<u64> {
+        let num_before = self.transfers.len();
+        self.transfers.extend(batch.transfers.iter().cloned());
+        let num_done = if batch.rows.is_empty() { self.transfers.len() } else { num_before };
+        let done = self.transfers.drain(..num_done);
+        done.map(|transfer| {
+            self.cache.transfer(&transfer);
+            transfer.id
+        })
+        .collect()
     }
 
     fn run_row(&mut self, step: &RowStep) -> Result<RowOutput, BatchError> {
@@ -280,7 +300,9 @@ impl Executor for ScriptedExecutor {
             return Err(ExecutorError::Stopped { reason: "as asked".into() });
         }
         self.table = RowTable::new(self.capacity.clone(), MAX_LOGPROBS);
-        self.cache = CacheModel::new(self.capacity.num_blocks, self.capacity.block_size);
+        let DeviceCapacity { num_blocks, block_size, num_swap_blocks, .. } = self.capacity;
+        self.cache = CacheModel::new(num_blocks, block_size, num_swap_blocks);
+        self.transfers.clear();
         self.open.clear();
         self.failed = false;
         Ok(())

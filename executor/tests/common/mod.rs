@@ -17,6 +17,7 @@ pub(crate) const VOCAB_SIZE: usize = 288;
 /// A small plan: 8 rows, 64 tokens a step, sequences of 160 tokens.
 pub(crate) fn request(block_size: usize, num_blocks: usize) -> MemoryRequest {
     MemoryRequest {
+        swap_bytes: 0,
         max_num_batched_tokens: 64,
         max_num_seqs: 8,
         block_size,

@@ -6,7 +6,7 @@ use crate::builder::StepBuilder;
 use crate::ids::SeqId;
 use crate::policies::ageing::{delay, delayed};
 use crate::policies::standard_plan;
-use crate::policy::{PreemptionMode, Rank, SchedulerPolicy};
+use crate::policy::{Rank, SchedulerPolicy};
 use crate::refusal::Refusal;
 use crate::sequence::SequenceView;
 
@@ -50,7 +50,7 @@ impl Priority {
                 let Some(victim) = worst(step, head).filter(|_| can_help(step, head, refusal)) else {
                     return;
                 };
-                if step.preempt(victim, PreemptionMode::Recompute).is_err() {
+                if step.give_way(victim).is_err() {
                     return;
                 }
                 has_displaced = true;

@@ -2,7 +2,7 @@
 
 use crate::builder::StepBuilder;
 use crate::ids::SeqId;
-use crate::policy::{PreemptionMode, SchedulerPolicy};
+use crate::policy::SchedulerPolicy;
 use crate::refusal::Refusal;
 
 /// The standard step. Decodes come first, in the order of ranks: they cost a token each, and somebody watches them.
@@ -31,8 +31,10 @@ pub fn standard_admit<P: SchedulerPolicy + ?Sized>(
     let class = policy.next_class(&step.heads(), step.now())?;
     let head = step.heads().of(class)?.id();
     step.admit(head).ok()?;
-    step.grant(head, u32::MAX).ok()?;
-    Some(head)
+    match step.grant(head, u32::MAX) {
+        Ok(_) | Err(Refusal::SwapInFlight) => Some(head),
+        Err(_) => None,
+    }
 }
 
 fn serve_running<P: SchedulerPolicy + ?Sized>(
@@ -60,7 +62,7 @@ fn serve<P: SchedulerPolicy + ?Sized>(policy: &mut P, step: &mut StepBuilder<'_>
             return;
         }
         let Some(victim) = policy.victim(&step.victims_for(seq)) else { return };
-        if step.preempt(victim, PreemptionMode::Recompute).is_err() {
+        if step.give_way(victim).is_err() {
             return;
         }
     }

@@ -25,6 +25,15 @@ pub(super) enum Call {
     },
     ResetPrefixCache,
     FailOpenSteps,
+    /// Transfers that are done.
+    FinishTransfers {
+        transfers: Vec<u64>,
+    },
+    /// What was measured: bytes and tokens a second.
+    SetRates {
+        swap_bytes_per_s: f64,
+        prefill_tokens_per_s: f64,
+    },
 }
 
 /// What differences are taken from.
@@ -97,6 +106,8 @@ const ABORT: u8 = 7;
 const FORK: u8 = 8;
 const RESET_PREFIX_CACHE: u8 = 9;
 const FAIL_OPEN_STEPS: u8 = 10;
+const FINISH_TRANSFERS: u8 = 11;
+const SET_RATES: u8 = 12;
 
 impl Base {
     /// Appends a call, as a difference to what came before.
@@ -131,6 +142,17 @@ impl Base {
             }
             Call::ResetPrefixCache => bytes.push(RESET_PREFIX_CACHE),
             Call::FailOpenSteps => bytes.push(FAIL_OPEN_STEPS),
+            Call::FinishTransfers { transfers } => {
+                bytes.push(FINISH_TRANSFERS);
+                put(bytes, transfers.len() as u64);
+                transfers.iter().for_each(|transfer| put(bytes, *transfer));
+            }
+            Call::SetRates { swap_bytes_per_s, prefill_tokens_per_s } => {
+                bytes.push(SET_RATES);
+                for rate in [swap_bytes_per_s, prefill_tokens_per_s] {
+                    bytes.extend_from_slice(&rate.to_bits().to_le_bytes());
+                }
+            }
         }
     }
 
@@ -238,6 +260,14 @@ impl Base {
             }
             RESET_PREFIX_CACHE => Call::ResetPrefixCache,
             FAIL_OPEN_STEPS => Call::FailOpenSteps,
+            FINISH_TRANSFERS => {
+                let transfers = (0..reader.len()?).map(|_| reader.number()).collect::<Option<_>>()?;
+                Call::FinishTransfers { transfers }
+            }
+            SET_RATES => Call::SetRates {
+                swap_bytes_per_s: f64::from_bits(reader.word()?),
+                prefill_tokens_per_s: f64::from_bits(reader.word()?),
+            },
             _ => return None,
         })
     }
@@ -393,6 +423,8 @@ mod tests {
             Call::Abort { seq: 8 },
             Call::ResetPrefixCache,
             Call::FailOpenSteps,
+            Call::FinishTransfers { transfers: vec![0, 300] },
+            Call::SetRates { swap_bytes_per_s: 1.5e10, prefill_tokens_per_s: 0.25 },
         ]
     }
 

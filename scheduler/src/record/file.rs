@@ -55,6 +55,8 @@ pub(super) struct Pool {
     watermark: f64,
     enable_prefix_caching: bool,
     num_swap_blocks: u32,
+    #[serde(default)]
+    max_pinned_bytes: u64,
 }
 
 impl Header {
@@ -70,6 +72,7 @@ impl Header {
                 watermark: cache.watermark,
                 enable_prefix_caching: cache.enable_prefix_caching,
                 num_swap_blocks: cache.num_swap_blocks,
+                max_pinned_bytes: cache.max_pinned_bytes,
             },
             dropped_bytes: 0,
             num_steps: 0,
@@ -91,6 +94,7 @@ impl Recording {
             watermark,
             enable_prefix_caching: self.header.pool.enable_prefix_caching,
             num_swap_blocks: self.header.pool.num_swap_blocks,
+            max_pinned_bytes: self.header.pool.max_pinned_bytes,
             groups: vec![KvGroup { block_bytes, ..KvGroup::default() }],
             ..KvCacheConfig::new(num_blocks, block_size)
         }

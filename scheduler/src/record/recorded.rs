@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::time::Duration;
 
-use quire_kvcache::{BlockHash, StepId};
+use quire_kvcache::{BlockHash, StepId, TransferId};
 
 use super::call::{Added, Call, Committed, Exception, Gauges, Planned};
 use super::file::Header;
@@ -13,6 +13,7 @@ use crate::digest::PlanDigest;
 use crate::error::{AddError, CommitError, ForkError, ScheduleError};
 use crate::ids::{SeqId, Time};
 use crate::plan::StepPlan;
+use crate::preemption::Rates;
 use crate::result::{CommitReport, SequenceResult};
 use crate::scheduler::Scheduler;
 use crate::sequence::{FinishedSequence, NewSequence, Sequence};
@@ -88,7 +89,7 @@ impl RecordedScheduler {
             let gauges = Gauges {
                 num_running: stats.num_running as u32,
                 num_waiting: stats.num_waiting as u32,
-                num_swapped: 0,
+                num_swapped: stats.num_swapped as u32,
                 live_blocks: stats.blocks.live,
             };
             Planned { work: StepWork::of(plan), check: self.digest.0 as u16, gauges }
@@ -126,6 +127,27 @@ impl RecordedScheduler {
     pub fn reset_prefix_cache(&mut self) {
         self.scheduler.reset_prefix_cache();
         self.push(&Call::ResetPrefixCache);
+    }
+
+    /// [`Scheduler::finish_transfers`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn finish_transfers(&mut self, transfers: &[TransferId]) -> Result<(), CommitError> {
+        self.scheduler.finish_transfers(transfers)?;
+        if !transfers.is_empty() {
+            self.push(&Call::FinishTransfers {
+                transfers: transfers.iter().map(|transfer| transfer.0).collect(),
+            });
+        }
+        Ok(())
+    }
+
+    /// [`Scheduler::set_rates`].
+    pub fn set_rates(&mut self, rates: Rates) {
+        self.scheduler.set_rates(rates);
+        let Rates { swap_bytes_per_s, prefill_tokens_per_s } = rates;
+        self.push(&Call::SetRates { swap_bytes_per_s, prefill_tokens_per_s });
     }
 
     /// [`Scheduler::fail_open_steps`].

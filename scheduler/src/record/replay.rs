@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use quire_kvcache::{BlockHash, BlockHashes, CacheSalt};
+use quire_kvcache::{BlockHash, BlockHashes, CacheSalt, TransferId};
 
 use super::call::{Added, Call, Committed};
 use super::error::RecordingError;
@@ -11,6 +11,7 @@ use crate::digest::PlanDigest;
 use crate::ids::{SeqId, TenantId, Time};
 use crate::plan::StepPlan;
 use crate::policy::SchedulerPolicy;
+use crate::preemption::Rates;
 use crate::result::SequenceResult;
 use crate::scheduler::Scheduler;
 use crate::sequence::NewSequence;
@@ -111,6 +112,13 @@ impl Replay {
             Call::FailOpenSteps => {
                 self.scheduler.fail_open_steps();
                 self.open.clear();
+            }
+            Call::FinishTransfers { transfers } => {
+                let transfers: Vec<_> = transfers.into_iter().map(TransferId).collect();
+                self.scheduler.finish_transfers(&transfers).map_err(|error| self.refused(&error))?;
+            }
+            Call::SetRates { swap_bytes_per_s, prefill_tokens_per_s } => {
+                self.scheduler.set_rates(Rates { swap_bytes_per_s, prefill_tokens_per_s });
             }
         }
         Ok(())

@@ -146,6 +146,9 @@ impl Run<'_> {
                 finish: *finish,
             })
             .collect();
+        // A transfer takes its time from the step that it comes with.
+        let transfers: Vec<_> = plan.transfers.iter().map(|transfer| transfer.id).collect();
+        self.scheduler.finish_transfers(&transfers)?;
         let report = self.scheduler.commit(plan.step, &results)?;
         for (seq, num_tokens) in report.accepted {
             let track = self.tracks.get_mut(seq);
@@ -176,7 +179,7 @@ fn point(now: Time, scheduler: &Scheduler, num_tokens: u64) -> Point {
         time_s: now.as_nanos() as f64 / 1e9,
         num_running: stats.num_running as u32,
         num_waiting: stats.num_waiting as u32,
-        num_swapped: 0,
+        num_swapped: stats.num_swapped as u32,
         live_blocks: stats.blocks.live,
         num_tokens: num_tokens as u32,
     }

@@ -1,8 +1,8 @@
 //! A fake device: it knows only what plans have told it, and remembers what was computed in every slot.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-use quire_kvcache::{BlockId, StepId};
+use quire_kvcache::{BlockId, Direction, StepId, Transfer, TransferId};
 
 use crate::ids::SeqId;
 use crate::plan::{InputToken, PlannedRow, RowKind, StepPlan};
@@ -35,15 +35,24 @@ pub(crate) struct FakeDevice {
     block_size: usize,
     slots: Vec<Option<u64>>,
     rows: BTreeMap<SeqId, DeviceRow>,
+    /// Slots of the host, and transfers that were started and are not made yet.
+    host: Vec<Option<u64>>,
+    transfers: VecDeque<(StepId, Transfer)>,
     /// Tokens sampled by the rows of earlier steps.
     sampled: BTreeMap<StepId, Vec<Option<u32>>>,
 }
 
 impl FakeDevice {
-    pub(crate) fn new(num_blocks: u32, block_size: u32) -> Self {
+    pub(crate) fn new(num_blocks: u32, block_size: u32, num_host_blocks: u32) -> Self {
         let num_slots = num_blocks as usize * block_size as usize;
-        let (rows, sampled) = (BTreeMap::new(), BTreeMap::new());
-        Self { block_size: block_size as usize, slots: vec![None; num_slots], rows, sampled }
+        Self {
+            block_size: block_size as usize,
+            slots: vec![None; num_slots],
+            rows: BTreeMap::new(),
+            host: vec![None; num_host_blocks as usize * block_size as usize],
+            transfers: VecDeque::new(),
+            sampled: BTreeMap::new(),
+        }
     }
 
     /// Runs a step and returns what each row sampled. `added` gives tokens and seed of a sequence when a row brings it.
@@ -55,6 +64,7 @@ impl FakeDevice {
         for seq in &plan.released {
             assert!(self.rows.remove(seq).is_some(), "released sequence {seq} is on the device");
         }
+        self.transfers.extend(plan.transfers.iter().map(|transfer| (plan.step, transfer.clone())));
         plan.rows.iter().for_each(|row| self.apply(row, &added));
         let mut written = BTreeSet::new();
         for copy in &plan.copies {
@@ -74,6 +84,23 @@ impl FakeDevice {
         self.rows.clear();
         self.sampled.clear();
         self.slots.fill(None);
+        self.host.fill(None);
+        self.transfers.clear();
+    }
+
+    /// Makes the next transfer that was started with `step` or before: as late as it can be made, so that whoever reads
+    /// or writes its blocks in between is found out.
+    pub(crate) fn finish_transfer(&mut self, step: StepId) -> Option<TransferId> {
+        let (_, transfer) = self.transfers.pop_front_if(|(started, _)| *started <= step)?;
+        for (block, host) in transfer.blocks {
+            let device = &mut self.slots[block.index() * self.block_size..][..self.block_size];
+            let host = &mut self.host[host.0 as usize * self.block_size..][..self.block_size];
+            match transfer.direction {
+                Direction::Out => host.copy_from_slice(device),
+                Direction::In => device.copy_from_slice(host),
+            }
+        }
+        Some(transfer.id)
     }
 
     fn apply(&mut self, row: &PlannedRow, added: &impl Fn(SeqId) -> (Vec<u32>, u64)) {

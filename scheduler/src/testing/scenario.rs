@@ -2,10 +2,11 @@
 
 use quire_kvcache::{HashKey, KvCacheConfig};
 
-use crate::config::SchedulerConfig;
+use crate::config::{CapacityMode, SchedulerConfig};
 use crate::error::AddError;
 use crate::ids::{SeqId, TenantId};
 use crate::policy::SchedulerPolicy;
+use crate::preemption::Preemption;
 use crate::sequence::NewSequence;
 use crate::testing::rng::Rng;
 use crate::testing::simulation::{Simulation, SimulationConfig};
@@ -45,6 +46,17 @@ impl Scenario {
             scheduler.max_prefill_chunk = None;
             scheduler.max_num_batched_tokens = scheduler.max_model_len + scheduler.max_num_seqs - 1;
         }
+        // Numbers of their own, so that those above stay what they were for a seed.
+        let mut rng_of_options = Rng::new(seed ^ 2);
+        cache.num_swap_blocks = rng_of_options.choose(&[0, 0, 3, 30]);
+        scheduler.preemption =
+            rng_of_options.choose(&[Preemption::Swap, Preemption::Swap, Preemption::Recompute]);
+        scheduler.capacity_mode = rng_of_options.choose(&[
+            CapacityMode::MaxUtilization,
+            CapacityMode::MaxUtilization,
+            CapacityMode::Guaranteed,
+        ]);
+        scheduler.max_num_partial_prefills = rng_of_options.choose(&[None, None, Some(1), Some(2)]);
         let config = SimulationConfig { scheduler, cache, max_open_steps: rng.range(1..4) as usize };
         Self {
             seed,

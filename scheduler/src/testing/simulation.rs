@@ -3,16 +3,19 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::time::Duration;
 
-use quire_kvcache::{BlockId, KvCacheConfig, KvCacheManager, StepId};
+use quire_kvcache::{BlockId, Direction, KvCacheConfig, KvCacheManager, StepId};
 
 use crate::config::SchedulerConfig;
 use crate::error::{AddError, ForkError};
+use crate::explain::{WaitClass, WaitReason};
 use crate::ids::{Epoch, SeqId, Time};
+use crate::observer::StepObserver;
 use crate::plan::{InputToken, PlannedRow, RowKind, StepPlan};
 use crate::policy::SchedulerPolicy;
+use crate::preemption::Rates;
 use crate::result::{CommitReport, SequenceResult};
 use crate::scheduler::Scheduler;
-use crate::sequence::{FinishReason, FinishedSequence, NewSequence};
+use crate::sequence::{FinishReason, FinishedSequence, NewSequence, SeqStatus};
 use crate::testing::device::{FakeDevice, VOCAB, digest, sample};
 
 /// What a bench is made from.
@@ -46,6 +49,12 @@ pub struct Coverage {
     pub num_unread_inputs: u64,
     /// Blocks copied before they were written.
     pub num_copies: u64,
+    /// Blocks that went to the host.
+    pub num_swapped_out: u64,
+    /// Blocks that came back.
+    pub num_swapped_in: u64,
+    /// Plans that were there to wait for transfers.
+    pub num_waits_for_transfers: u64,
     /// Rows whose results were dropped.
     pub num_dropped_rows: u64,
     /// `schedule` calls that found all work waiting for a commit.
@@ -57,6 +66,9 @@ impl std::ops::AddAssign for Coverage {
         self.num_resumed_rows += other.num_resumed_rows;
         self.num_unread_inputs += other.num_unread_inputs;
         self.num_copies += other.num_copies;
+        self.num_swapped_out += other.num_swapped_out;
+        self.num_swapped_in += other.num_swapped_in;
+        self.num_waits_for_transfers += other.num_waits_for_transfers;
         self.num_dropped_rows += other.num_dropped_rows;
         self.num_awaited_commits += other.num_awaited_commits;
     }
@@ -66,10 +78,17 @@ impl Coverage {
     fn of(plan: &StepPlan) -> Self {
         let count =
             |is_met: fn(&PlannedRow) -> bool| plan.rows.iter().filter(|row| is_met(row)).count() as u64;
+        let blocks = |direction| {
+            let transfers = plan.transfers.iter().filter(|transfer| transfer.direction == direction);
+            transfers.map(|transfer| transfer.blocks.len() as u64).sum()
+        };
         Self {
             num_resumed_rows: count(|row| row.kind == RowKind::Resumed),
             num_unread_inputs: count(|row| row.input != InputToken::Known),
             num_copies: plan.copies.len() as u64,
+            num_swapped_out: blocks(Direction::Out),
+            num_swapped_in: blocks(Direction::In),
+            num_waits_for_transfers: u64::from(plan.rows.is_empty()),
             ..Self::default()
         }
     }
@@ -122,7 +141,11 @@ impl Simulation {
         let scheduler = Scheduler::new(config.scheduler.clone(), policy, cache);
         Self {
             scheduler: scheduler.expect("the test's scheduler configuration is usable"),
-            device: FakeDevice::new(config.cache.num_blocks, config.cache.block_size),
+            device: FakeDevice::new(
+                config.cache.num_blocks,
+                config.cache.block_size,
+                config.cache.num_swap_blocks,
+            ),
             in_flight: VecDeque::new(),
             expected: BTreeMap::new(),
             ended: Vec::new(),
@@ -141,6 +164,16 @@ impl Simulation {
     /// The virtual time.
     pub fn now(&self) -> Time {
         Time::ZERO + STEP_TIME * u32::try_from(self.num_steps).unwrap_or(u32::MAX)
+    }
+
+    /// The scheduler, to tell it what was measured.
+    pub fn set_rates(&mut self, rates: Rates) {
+        self.scheduler.set_rates(rates);
+    }
+
+    /// Adds somebody who sees every decision from now on.
+    pub fn add_observer(&mut self, observer: impl StepObserver + 'static) {
+        self.scheduler.add_observer(observer);
     }
 
     /// The scheduler, to look at.
@@ -227,6 +260,8 @@ impl Simulation {
         }
         let usage = self.scheduler.cache().usage();
         assert_eq!((usage.live, usage.free + usage.cached), (0, usage.total), "all blocks come back");
+        let swap = self.scheduler.cache().swap_usage();
+        assert_eq!((swap.free, swap.num_transfers), (swap.total, 0), "all blocks of the host come back");
         self.num_steps - start
     }
 
@@ -271,6 +306,7 @@ impl Simulation {
 
     fn collect(&mut self) {
         let Some(InFlight { step, rows, .. }) = self.in_flight.pop_front() else { return };
+        self.finish_transfers(step, rows.is_empty());
         // Results of earlier epochs are dropped whether they are left out or not; odd steps leave them out.
         let is_wanted = |seq, epoch| step.0 % 2 == 0 || self.scheduler.is_current(seq, epoch);
         let sampled = rows.iter().filter(|(seq, epoch, _)| is_wanted(*seq, *epoch));
@@ -281,6 +317,15 @@ impl Simulation {
         self.deliver(&report, &results.iter().map(|r| (r.seq, r.tokens[0])).collect());
         self.coverage.num_dropped_rows += u64::from(report.num_dropped);
         self.end(report.finished);
+    }
+
+    /// Transfers end in their order, some steps after they were started; a step without rows ends them all.
+    fn finish_transfers(&mut self, step: StepId, all: bool) {
+        let mut rng = crate::testing::Rng::new(step.0);
+        while all || rng.one_in(2) {
+            let Some(transfer) = self.device.finish_transfer(step) else { break };
+            self.scheduler.finish_transfers(&[transfer]).expect("the transfer is open");
+        }
     }
 
     fn result<'a>(&self, (seq, epoch, tokens): &'a (SeqId, Epoch, [u32; 1])) -> SequenceResult<'a> {
@@ -305,8 +350,36 @@ impl Simulation {
         }
     }
 
+    /// The counts by reason are kept as sequences come and go; here they are counted.
+    fn check_reasons(&self) {
+        let waiting: Vec<_> =
+            self.expected.keys().filter_map(|id| self.scheduler.explain(*id, self.now())).collect();
+        let waiting =
+            waiting.iter().filter(|why| matches!(why.status, SeqStatus::Waiting | SeqStatus::Swapped));
+        let mut counted = std::collections::BTreeMap::<WaitClass, usize>::new();
+        for why in waiting {
+            let class = match why.waits_for {
+                Some(WaitReason::Refused(refusal)) => WaitClass::from(refusal),
+                _ => WaitClass::Queue,
+            };
+            *counted.entry(class).or_default() += 1;
+        }
+        let kept = self.scheduler.waiting_by_reason();
+        let (num_counted, num_kept): (usize, usize) =
+            (counted.values().sum(), kept.iter().map(|(_, num)| num).sum());
+        assert_eq!(num_counted, num_kept, "each that waits has one reason");
+        // One that was refused and has been overtaken since is explained by who is in front.
+        for (class, kept) in kept.into_iter().filter(|(class, _)| *class != WaitClass::Queue) {
+            assert!(
+                counted.get(&class).is_none_or(|counted| *counted <= kept),
+                "{class:?}: {counted:?}, {kept} kept"
+            );
+        }
+    }
+
     fn check(&self) {
         self.scheduler.check().expect("the books of blocks balance");
+        self.check_reasons();
     }
 }
 
