@@ -42,7 +42,8 @@ impl Bench {
         // Rows of whole superblocks for those dtypes that have them.
         let columns = if dtype.block_len() == 256 { 512 } else { 576 };
         let data = quant::encode(dtype, &waves(ROWS * columns));
-        let weight = HostWeight { name: "w", dtype, rows: ROWS, columns, data: &data, bias: None };
+        let weight =
+            HostWeight { name: "w", dtype, rows: ROWS, columns, data: &data, scales: None, bias: None };
         let pack = |_| kernels.linear().pack(&[weight]);
         let layers = (0..WEIGHT_BYTES.div_ceil(data.len())).map(pack).collect::<Result<Vec<_>>>()?;
         let mut ctx = kernels.step_ctx(kernels.linear().activation_bytes(num_tokens, columns))?;

@@ -12,7 +12,7 @@
 //! let kernels = kernels(CpuConfig { threads: Some(2), ..CpuConfig::default() })?;
 //! let weight: Vec<u8> = [1.0f32, 0.0, 0.0, 0.0, 2.0, 0.0].iter().flat_map(|w| w.to_le_bytes()).collect();
 //! let weight =
-//!     HostWeight { name: "w", dtype: DType::F32, rows: 2, columns: 3, data: &weight, bias: Some(&[0.5, 0.0]) };
+//!     HostWeight { name: "w", dtype: DType::F32, rows: 2, columns: 3, data: &weight, scales: None, bias: Some(&[0.5, 0.0]) };
 //! let layer = kernels.linear().pack(&[weight])?;
 //!
 //! let mut ctx = kernels.step_ctx(kernels.linear().activation_bytes(1, 3))?;

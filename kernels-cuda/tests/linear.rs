@@ -97,7 +97,7 @@ fn shapes_of_models_are_right_for_every_number_of_tokens() {
             let bias: Option<Vec<f32>> =
                 bias.then(|| quant::decode(DType::BF16, &quant::encode(DType::BF16, &values(rows, 3))));
             let bias = bias.as_deref();
-            let weight = HostWeight { name: "w", dtype, rows, columns, data: &data, bias };
+            let weight = HostWeight { name: "w", dtype, rows, columns, data: &data, scales: None, bias };
             for (num_tokens, out) in [
                 (1, DType::BF16),
                 (8, DType::F32),

@@ -6,7 +6,8 @@ use std::fmt;
 ///
 /// The plain types hold one element in a fixed number of bytes. The block types are those of the GGUF file
 /// format: a *block* of [`block_len`](Self::block_len) consecutive elements of one row shares its scales and
-/// takes [`block_bytes`](Self::block_bytes) bytes. For a plain type the block length is one.
+/// takes [`block_bytes`](Self::block_bytes) bytes. For a plain type the block length is one (two for the integers of
+/// half a byte).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[non_exhaustive]
 #[allow(missing_docs)]
@@ -20,6 +21,8 @@ pub enum DType {
     F8E5M2,
     I8,
     U8,
+    /// Unsigned integers of 4 bits, two a byte, the first in the low half.
+    U4,
     I32,
     U32,
     I64,
@@ -28,14 +31,18 @@ pub enum DType {
     Q5_0,
     Q5_1,
     Q8_0,
+    Q2K,
+    Q3K,
     Q4K,
     Q5K,
     Q6K,
+    IQ4NL,
+    IQ4XS,
 }
 
 impl DType {
     /// Every type, in declaration order.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 23] = [
         Self::F32,
         Self::F16,
         Self::BF16,
@@ -43,6 +50,7 @@ impl DType {
         Self::F8E5M2,
         Self::I8,
         Self::U8,
+        Self::U4,
         Self::I32,
         Self::U32,
         Self::I64,
@@ -51,16 +59,21 @@ impl DType {
         Self::Q5_0,
         Self::Q5_1,
         Self::Q8_0,
+        Self::Q2K,
+        Self::Q3K,
         Self::Q4K,
         Self::Q5K,
         Self::Q6K,
+        Self::IQ4NL,
+        Self::IQ4XS,
     ];
 
-    /// Elements a block holds; one for the plain types.
+    /// Elements a block holds; one for the plain types, two for the integers of half a byte.
     pub const fn block_len(self) -> usize {
         match self {
-            Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 => 32,
-            Self::Q4K | Self::Q5K | Self::Q6K => 256,
+            Self::U4 => 2,
+            Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 | Self::IQ4NL => 32,
+            Self::Q2K | Self::Q3K | Self::Q4K | Self::Q5K | Self::Q6K | Self::IQ4XS => 256,
             _ => 1,
         }
     }
@@ -71,15 +84,19 @@ impl DType {
             Self::I64 => 8,
             Self::F32 | Self::I32 | Self::U32 => 4,
             Self::F16 | Self::BF16 => 2,
-            Self::F8E4M3 | Self::F8E5M2 | Self::I8 | Self::U8 => 1,
+            Self::F8E4M3 | Self::F8E5M2 | Self::I8 | Self::U8 | Self::U4 => 1,
             Self::Q4_0 => 2 + 16,
             Self::Q4_1 => 4 + 16,
             Self::Q5_0 => 2 + 4 + 16,
             Self::Q5_1 => 4 + 4 + 16,
             Self::Q8_0 => 2 + 32,
+            Self::Q2K => 16 + 64 + 2 + 2,
+            Self::Q3K => 32 + 64 + 12 + 2,
             Self::Q4K => 4 + 12 + 128,
             Self::Q5K => 4 + 12 + 32 + 128,
             Self::Q6K => 128 + 64 + 16 + 2,
+            Self::IQ4NL => 2 + 16,
+            Self::IQ4XS => 2 + 2 + 4 + 128,
         }
     }
 
@@ -94,7 +111,7 @@ impl DType {
 
     /// Whether elements share scales in blocks.
     pub const fn is_quantized(self) -> bool {
-        self.block_len() > 1
+        self.block_len() >= 32
     }
 
     /// Whether this is a plain floating-point type.
@@ -112,6 +129,7 @@ impl DType {
             Self::F8E5M2 => "fp8_e5m2",
             Self::I8 => "i8",
             Self::U8 => "u8",
+            Self::U4 => "u4",
             Self::I32 => "i32",
             Self::U32 => "u32",
             Self::I64 => "i64",
@@ -120,9 +138,13 @@ impl DType {
             Self::Q5_0 => "q5_0",
             Self::Q5_1 => "q5_1",
             Self::Q8_0 => "q8_0",
+            Self::Q2K => "q2_k",
+            Self::Q3K => "q3_k",
             Self::Q4K => "q4_k",
             Self::Q5K => "q5_k",
             Self::Q6K => "q6_k",
+            Self::IQ4NL => "iq4_nl",
+            Self::IQ4XS => "iq4_xs",
         }
     }
 }

@@ -110,6 +110,28 @@ pub enum WeightError {
         /// Columns of this one.
         given: usize,
     },
+    /// A number of scales, zero points or column groups that does not follow from the shape.
+    #[error("{expected} scales (or zero points, or column groups) are needed, {given} given")]
+    Scales {
+        /// Those needed.
+        expected: usize,
+        /// Those given.
+        given: usize,
+    },
+    /// Scales for blocks of nothing.
+    #[error("scales for blocks of {block:?} elements, expected at least one")]
+    ScaleBlock {
+        /// Rows and columns of a block.
+        block: [usize; 2],
+    },
+    /// A column in a group that has no scales.
+    #[error("a column belongs to group {given}, there are {num_groups}")]
+    ColumnGroup {
+        /// The group.
+        given: u32,
+        /// The groups there are.
+        num_groups: usize,
+    },
     /// The dtype is no weight type of this backend.
     #[error("this backend has no linear kernel for {0}")]
     DType(DType),

@@ -26,7 +26,7 @@
 //! let kernels = reference::kernels();
 //! let values: Vec<f32> = (0..64).map(|i| i as f32 / 8.0).collect();
 //! let data = quant::encode(DType::Q8_0, &values);
-//! let weight = HostWeight { name: "w", dtype: DType::Q8_0, rows: 2, columns: 32, data: &data, bias: None };
+//! let weight = HostWeight { name: "w", dtype: DType::Q8_0, rows: 2, columns: 32, data: &data, scales: None, bias: None };
 //! let layer = kernels.linear().pack(&[weight])?;
 //!
 //! let x = kernels.upload(DType::F32, &[1, 32], &[1.0f32; 32])?;

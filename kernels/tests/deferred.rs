@@ -63,7 +63,15 @@ fn what_cannot_be_captured_fails_inside_a_step() -> Result<()> {
         other => panic!("{other:?} inside a step"),
     };
     let data = [0u8; 4];
-    let weight = HostWeight { name: "w", dtype: DType::F32, rows: 1, columns: 1, data: &data, bias: None };
+    let weight = HostWeight {
+        name: "w",
+        dtype: DType::F32,
+        rows: 1,
+        columns: 1,
+        data: &data,
+        scales: None,
+        bias: None,
+    };
     assert_eq!(in_step(&mut ctx, &|_| kernels.device().allocate(4).map(drop)), "allocate");
     assert_eq!(in_step(&mut ctx, &|_| kernels.linear().pack(&[weight]).map(drop)), "pack a weight");
     assert_eq!(in_step(&mut ctx, &|ctx| ctx.read(&x).map(drop)), "read back");
@@ -187,8 +195,15 @@ fn the_first_error_is_told_to_who_waits() -> Result<()> {
 fn a_layer_reads_its_activation_when_it_runs() -> Result<()> {
     let kernels = kernels();
     let data: Vec<u8> = [2.0f32, 3.0].iter().flat_map(|v| v.to_le_bytes()).collect();
-    let weight =
-        HostWeight { name: "w", dtype: DType::F32, rows: 1, columns: 2, data: &data, bias: Some(&[0.5]) };
+    let weight = HostWeight {
+        name: "w",
+        dtype: DType::F32,
+        rows: 1,
+        columns: 2,
+        data: &data,
+        scales: None,
+        bias: Some(&[0.5]),
+    };
     let layer = kernels.linear().pack(&[weight])?;
     let (x, out) = (ones(&kernels, &[1, 2]), ones(&kernels, &[1, 1]));
     let mut ctx = kernels.step_ctx(1 << 10)?;

@@ -1,4 +1,4 @@
-//! Dense weights: f32, f16 and bf16, widened exactly and summed in f32 with fused multiply-adds.
+//! Dense weights: f32, f16, bf16 and 8-bit floats, widened exactly and summed in f32 with fused multiply-adds.
 //!
 //! A group is `[columns, 16]` elements: a vector for each column.
 
@@ -14,13 +14,20 @@ use crate::Isa;
 use crate::lanes::{self, LANES, Program, Simd};
 
 /// The layout of a dense dtype.
-pub(super) fn layout_of(dtype: DType) -> Option<&'static dyn Layout> {
+pub(super) fn layout_of(dtype: DType) -> Option<Box<dyn Layout>> {
     Some(match dtype {
-        DType::F32 => &Dense::<F32>(PhantomData),
-        DType::F16 => &Dense::<F16>(PhantomData),
-        DType::BF16 => &Dense::<BF16>(PhantomData),
+        DType::F32 => Box::new(Dense::<F32>(PhantomData)),
+        DType::F16 => Box::new(Dense::<F16>(PhantomData)),
+        DType::BF16 => Box::new(Dense::<BF16>(PhantomData)),
+        DType::F8E4M3 => Box::new(Dense::<F8E4M3>(PhantomData)),
+        DType::F8E5M2 => Box::new(Dense::<F8E5M2>(PhantomData)),
         _ => return None,
     })
+}
+
+/// The product of weights that are f32 already.
+pub(super) fn multiply_f32(isa: Isa, task: &Task<'_>) {
+    Dense::<F32>(PhantomData).multiply(isa, task);
 }
 
 /// An element type.
@@ -37,6 +44,8 @@ trait Element: Send + Sync + 'static {
 struct F32;
 struct F16;
 struct BF16;
+struct F8E4M3;
+struct F8E5M2;
 
 impl Element for F32 {
     const DTYPE: DType = DType::F32;
@@ -65,6 +74,26 @@ impl Element for BF16 {
     #[inline(always)]
     fn load<S: Simd>(s: S, bits: &[u16; LANES]) -> S::V {
         s.load_bf16(bits)
+    }
+}
+
+impl Element for F8E4M3 {
+    const DTYPE: DType = DType::F8E4M3;
+    type Bits = u8;
+
+    #[inline(always)]
+    fn load<S: Simd>(s: S, bits: &[u8; LANES]) -> S::V {
+        s.load_f8e4m3(bits)
+    }
+}
+
+impl Element for F8E5M2 {
+    const DTYPE: DType = DType::F8E5M2;
+    type Bits = u8;
+
+    #[inline(always)]
+    fn load<S: Simd>(s: S, bits: &[u8; LANES]) -> S::V {
+        s.load_f8e5m2(bits)
     }
 }
 

@@ -6,10 +6,11 @@
 
 use std::ops::Range;
 
-use quire_kernels::DType;
+use quire_kernels::{DType, HostWeight};
 
 use super::activation::QuantBlock;
-use super::{dense, quant};
+use super::scaled::Scaled;
+use super::{decoded, dense, quant};
 use crate::Isa;
 use crate::access::{Rows, RowsMut};
 use crate::lanes::{LANES, Simd};
@@ -31,6 +32,11 @@ pub(super) trait Layout: Send + Sync {
     /// Packs up to 16 rows into zeroed bytes.
     fn pack(&self, isa: Isa, source: &SourceRows<'_>, group: &mut [u8]);
 
+    /// Puts the scales that lie beside the rows of a weight, up to 16 from `first_row` on, into the group.
+    fn pack_scales(&self, weight: &HostWeight<'_>, first_row: usize, group: &mut [u8]) {
+        let _ = (weight, first_row, group);
+    }
+
     /// Multiplies.
     fn multiply(&self, isa: Isa, task: &Task<'_>);
 
@@ -39,8 +45,19 @@ pub(super) trait Layout: Send + Sync {
 }
 
 /// The layout of a dtype, where there is one.
-pub(super) fn layout_of(dtype: DType) -> Option<&'static dyn Layout> {
-    dense::layout_of(dtype).or_else(|| quant::layout_of(dtype))
+pub(super) fn layout_of(dtype: DType) -> Option<Box<dyn Layout>> {
+    let blocks = |blocks: decoded::Blocks| -> Box<dyn Layout> { Box::new(blocks) };
+    dense::layout_of(dtype)
+        .or_else(|| quant::layout_of(dtype))
+        .or_else(|| decoded::layout_of(dtype).map(blocks))
+}
+
+/// The layout of a weight, where there is one.
+pub(super) fn layout_for(weight: &HostWeight<'_>) -> Option<Box<dyn Layout>> {
+    match weight.scales {
+        None => layout_of(weight.dtype),
+        Some(_) => Scaled::of(weight).map(|scaled| -> Box<dyn Layout> { Box::new(scaled) }),
+    }
 }
 
 /// Rows of a weight as the checkpoint holds them.
@@ -89,6 +106,15 @@ impl Task<'_> {
     #[inline(always)]
     pub(super) fn group(&self, group: usize) -> &[u8] {
         &self.weights[group * self.group_bytes..][..self.group_bytes]
+    }
+
+    /// The same piece of one group, whose weights are `weights`.
+    pub(super) fn of_group<'a>(&'a self, group: usize, weights: &'a [u8]) -> Task<'a> {
+        let rows = group * LANES..self.out_columns.len().min((group + 1) * LANES);
+        let bias = if self.bias.is_empty() { self.bias } else { &self.bias[rows.clone()] };
+        let out_columns = self.out_columns.start + rows.start..self.out_columns.start + rows.end;
+        let tokens = self.tokens.clone();
+        Task { weights, group_bytes: weights.len(), out_columns, bias, groups: 0..1, tokens, ..*self }
     }
 
     /// A quantized row of the activations.

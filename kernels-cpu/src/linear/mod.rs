@@ -4,7 +4,8 @@
 //! the columns are walked in order. Every output is one sum in one order: neither the number of rows, nor the
 //! threads, nor the instruction set change a bit of it. Dense weights ([`dense`]) are widened to f32 exactly;
 //! quantized ones ([`quant`]) are multiplied in integers with activations in 8 bits ([`activation`]), which are
-//! made once for all layers that read them. Merged weights are segments of one layer, each in its own format.
+//! made once for all layers that read them; what has no such product ([`scaled`], and block types of few bits) is decoded
+//! to f32 a tile at a time ([`decoded`]). Merged weights are segments of one layer, each in its own format.
 //!
 //! # What the speed can be
 //!
@@ -24,10 +25,12 @@
 //! arithmetic for the little that is left.
 
 pub(crate) mod activation;
+mod decoded;
 mod dense;
 mod layout;
 mod packed;
 mod quant;
+mod scaled;
 mod segment;
 #[cfg(test)]
 mod tests;
@@ -69,9 +72,22 @@ impl Part for CpuLinear {
         let isa = self.device.isa();
         let line = |dtype: DType| {
             let kernel = layout_of(dtype)?.kernel(isa);
-            Some(Dispatch::new(format!("linear.{dtype}"), kernel, isa.reason()))
+            let reason = match decoded::layout_of(dtype) {
+                Some(_) => "no product of integers: decoded a tile at a time".to_owned(),
+                None => isa.reason().to_string(),
+            };
+            Some(Dispatch::new(format!("linear.{dtype}"), kernel, reason))
         };
-        DType::ALL.into_iter().filter_map(line).collect()
+        let scaled = |dtype: DType| {
+            let kernel = format!("{dtype} with scales decoded x f32 {isa}");
+            Dispatch::new(
+                format!("linear.scaled.{dtype}"),
+                kernel,
+                "no product of integers: decoded a tile at a time",
+            )
+        };
+        let with_scales = DType::ALL.into_iter().filter(|dtype| scaled::supports(*dtype)).map(scaled);
+        DType::ALL.into_iter().filter_map(line).chain(with_scales).collect()
     }
 }
 
@@ -83,6 +99,10 @@ impl LinearKernels for CpuLinear {
 
     fn supports(&self, dtype: DType) -> bool {
         layout_of(dtype).is_some()
+    }
+
+    fn supports_scaled(&self, dtype: DType) -> bool {
+        scaled::supports(dtype)
     }
 
     /// Quants for every input of a width that quantized weights can have: making them costs little beside any

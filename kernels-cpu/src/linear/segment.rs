@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use quire_kernels::{Error, HostWeight, Result, WeightError};
 
-use super::layout::{Layout, SourceRows, layout_of};
+use super::layout::{Layout, SourceRows, layout_for};
 use crate::Isa;
 use crate::buffer::Memory;
 use crate::lanes::LANES;
@@ -16,7 +16,7 @@ const PACK_GRAIN_BYTES: usize = 128 << 10;
 
 /// The rows of one weight in groups, the last one padded with rows of zeros.
 pub(super) struct Segment {
-    pub(super) layout: &'static dyn Layout,
+    pub(super) layout: Box<dyn Layout>,
     pub(super) rows: usize,
     pub(super) group_bytes: usize,
     pub(super) groups: Packed,
@@ -38,13 +38,14 @@ impl Segment {
     ) -> Result<Self> {
         let unsupported =
             || Error::Weight { name: weight.name.to_owned(), reason: WeightError::DType(weight.dtype) };
-        let layout = layout_of(weight.dtype).ok_or_else(unsupported)?;
+        let layout = layout_for(weight).ok_or_else(unsupported)?;
         let columns = weight.columns;
         let row_bytes = weight.dtype.bytes_for(columns).expect("the weight was checked");
         let source = SourceRows { bytes: weight.data, row_bytes, columns };
         let group_bytes = layout.group_bytes(columns);
         let groups = memory.fill(pool, weight.rows.div_ceil(LANES), group_bytes, |group, bytes| {
             layout.pack(isa, &source.group(group), bytes);
+            layout.pack_scales(weight, group * LANES, bytes);
         })?;
         let bias = weight.bias.map_or_else(Vec::new, <[f32]>::to_vec);
         Ok(Self { layout, rows: weight.rows, group_bytes, groups, bias })

@@ -8,7 +8,9 @@ use super::activation::{BLOCK_LEN, QuantBlock};
 use crate::Isa;
 use crate::device::CpuDevice;
 
-const DENSE: [DType; 3] = [DType::F32, DType::F16, DType::BF16];
+const DENSE: [DType; 5] = [DType::F32, DType::F16, DType::BF16, DType::F8E4M3, DType::F8E5M2];
+/// Block types that are decoded to f32.
+const DECODED: [DType; 4] = [DType::Q2K, DType::Q3K, DType::IQ4NL, DType::IQ4XS];
 const QUANTIZED: [DType; 8] =
     [DType::Q4_0, DType::Q4_1, DType::Q5_0, DType::Q5_1, DType::Q8_0, DType::Q4K, DType::Q5K, DType::Q6K];
 
@@ -75,7 +77,7 @@ impl Weight {
 
     fn host(&self) -> HostWeight<'_> {
         let Self { dtype, rows, columns, ref data, ref bias } = *self;
-        HostWeight { name: "w", dtype, rows, columns, data, bias: Some(bias) }
+        HostWeight { name: "w", dtype, rows, columns, data, scales: None, bias: Some(bias) }
     }
 
     /// `x Wᵀ + b` of one row in f64, and the sum of the terms' magnitudes.
@@ -106,7 +108,7 @@ fn check_against_f64(dtype: DType, rows: usize, columns: usize) {
             let out = rig.forward(layer.as_ref(), &x);
             for (token, out) in out.chunks_exact(rows).enumerate() {
                 let x = &x[token * columns..][..columns];
-                let x = if dtype.is_quantized() { rounded(x) } else { x.to_vec() };
+                let x = if QUANTIZED.contains(&dtype) { rounded(x) } else { x.to_vec() };
                 for (row, (&out, (want, scale))) in out.iter().zip(weight.product(&x)).enumerate() {
                     let error = (f64::from(out) - want).abs();
                     let bound = 2e-6 * scale + 1e-6;
@@ -128,7 +130,7 @@ fn dense_products_are_those_of_f64() {
 
 #[test]
 fn quantized_products_are_those_of_f64() {
-    for dtype in QUANTIZED {
+    for dtype in QUANTIZED.into_iter().chain(DECODED) {
         for (rows, blocks) in [(1, 1), (16, 2), (35, 3)] {
             check_against_f64(dtype, rows, blocks * dtype.block_len());
         }
@@ -137,7 +139,7 @@ fn quantized_products_are_those_of_f64() {
 
 #[test]
 fn rows_threads_and_instruction_sets_change_no_bit() {
-    for dtype in DENSE.into_iter().chain(QUANTIZED) {
+    for dtype in DENSE.into_iter().chain(QUANTIZED).chain(DECODED) {
         let (rows, columns, tokens) = (100, 512, 53);
         let (weight, x) = (Weight::new(dtype, rows, columns), values(9, tokens * columns));
         let mut all: Option<Vec<f32>> = None;
@@ -180,7 +182,7 @@ fn merged_weights_give_what_each_gives_alone() {
 
 #[test]
 fn an_embedded_row_is_the_row_of_the_file() {
-    for dtype in DENSE.into_iter().chain(QUANTIZED) {
+    for dtype in DENSE.into_iter().chain(QUANTIZED).chain(DECODED) {
         let weights = [Weight::new(dtype, 21, 512), Weight::new(dtype, 50, 512)];
         let mut rig = Rig::new(Isa::best(), 2);
         let layer = rig.linear.pack(&[weights[0].host(), weights[1].host()]).unwrap();
@@ -200,7 +202,7 @@ fn an_embedded_row_is_the_row_of_the_file() {
 #[test]
 fn a_packed_weight_takes_about_what_the_file_takes() {
     let rig = Rig::new(Isa::best(), 1);
-    for dtype in DENSE.into_iter().chain(QUANTIZED) {
+    for dtype in DENSE.into_iter().chain(QUANTIZED).chain(DECODED) {
         let mut weight = Weight::new(dtype, 64, 1024);
         weight.bias.clear();
         let layer = rig.linear.pack(&[HostWeight { bias: None, ..weight.host() }]).unwrap();

@@ -74,7 +74,7 @@ impl KernelSet {
         let convert = |from: DType| Ok((from, row(&format!("convert_{from}_to"))?));
         let repack =
             |from: DType| Ok((from, device.kernel("linear_quant", &format!("linear_repack_{from}"))?));
-        let quantized = DType::ALL.into_iter().filter(|dtype| dtype.is_quantized());
+        let quantized = DType::ALL.into_iter().filter(|dtype| Format::of(*dtype).is_some());
         let many = device.kernel("linear_many", &format!("linear_many_{suffix}"));
         Ok(Self {
             few: VARIANTS.map(few).into_iter().collect::<Result<_, Error>>()?,

@@ -44,6 +44,9 @@ use crate::launch::{Grid, launch};
 use crate::memory::address;
 use crate::{Error, KernelTuning};
 
+/// Bytes of a weight's element in the activation dtype.
+const DENSE_BYTES: usize = 2;
+
 /// What all layers of a device share.
 struct Shared {
     device: Arc<CudaDevice>,
@@ -83,6 +86,12 @@ impl Shared {
     fn kernel_name(&self, dtype: DType) -> String {
         let many = &self.many_kernel;
         match Format::of(dtype) {
+            None if dtype.is_quantized() => {
+                format!(
+                    "dequantized to {} when it is loaded: no kernel of its own",
+                    self.device.activation_dtype()
+                )
+            }
             _ if !dtype.is_quantized() => {
                 format!("{} mma-m16n8k16 for few tokens, {many}", self.device.activation_dtype())
             }
@@ -129,6 +138,18 @@ impl LinearKernels for CudaLinear {
     fn pack(&self, weights: &[HostWeight<'_>]) -> Result<Box<dyn Linear>> {
         HostWeight::check_merged(weights)?;
         Ok(Box::new(PackedLinear::new(self.shared.clone(), pack::pack(&self.shared, weights)?, weights)))
+    }
+
+    fn supports(&self, dtype: DType) -> bool {
+        dtype.is_float() || dtype.is_quantized()
+    }
+
+    /// Block types without a format of records become dense.
+    fn packed_bytes(&self, dtype: DType, num_bytes: usize) -> usize {
+        match Format::of(dtype) {
+            None => num_bytes.max(num_bytes / dtype.block_bytes() * dtype.block_len() * DENSE_BYTES),
+            Some(_) => num_bytes,
+        }
     }
 
     /// The kernels read 64 columns of a row at once. Rows that are no multiple of that (no model known has such) are copied to where they do, with zeros behind them.

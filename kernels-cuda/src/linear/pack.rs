@@ -22,10 +22,11 @@ pub(super) fn pack(shared: &Shared, weights: &[HostWeight<'_>]) -> Result<Vec<Se
 }
 
 fn storage_of(weight: &HostWeight<'_>) -> Result<Storage> {
-    if let Some(format) = Format::of(weight.dtype) {
+    if let Some(format) = Format::of(weight.dtype).filter(|_| weight.scales.is_none()) {
         return Ok(Storage::Records(format));
     }
-    if weight.dtype.is_float() {
+    // What has no kernels of its own is dequantized on the host.
+    if weight.dtype.is_float() || weight.dtype.is_quantized() || weight.scales.is_some() {
         return Ok(Storage::Dense);
     }
     Err(Error::Weight { name: weight.name.to_owned(), reason: WeightError::DType(weight.dtype) })
@@ -69,8 +70,9 @@ fn pack_run(shared: &Shared, storage: Storage, weights: &[HostWeight<'_>]) -> Re
 }
 
 fn upload(shared: &Shared, storage: Storage, weight: &HostWeight<'_>, memory: &Tensor) -> Result<()> {
-    let is_ready =
-        weight.dtype == shared.device.activation_dtype() && weight.columns.is_multiple_of(COLUMN_ALIGN);
+    let is_ready = weight.dtype == shared.device.activation_dtype()
+        && weight.scales.is_none()
+        && weight.columns.is_multiple_of(COLUMN_ALIGN);
     match storage {
         _ if weight.data.is_empty() => Ok(()),
         Storage::Dense if is_ready => shared.device.upload(memory, weight.data),
@@ -90,7 +92,7 @@ struct Staging<'a> {
 impl<'a> Staging<'a> {
     /// For slabs of a multiple of `row_align` rows.
     fn new(shared: &'a Shared, weight: &HostWeight<'_>, row_align: usize) -> Result<Self> {
-        let dtype = staged_dtype(weight.dtype);
+        let dtype = staged_dtype(weight);
         let row_bytes = dtype.bytes_for(weight.columns).expect("the weight was checked").max(1);
         let fitting = STAGING_BYTES / row_bytes / row_align * row_align;
         let rows_per_slab = fitting.clamp(row_align, weight.rows.next_multiple_of(row_align));
@@ -111,10 +113,10 @@ impl<'a> Staging<'a> {
             let rows = self.rows_per_slab.min(weight.rows - first_row);
             let bytes = &weight.data[first_row * row_bytes..(first_row + rows) * row_bytes];
             let widened;
-            let bytes = if staged_dtype(weight.dtype) == weight.dtype {
+            let bytes = if staged_dtype(weight) == weight.dtype {
                 bytes
             } else {
-                widened = quant::decode(weight.dtype, bytes);
+                widened = decode_rows(weight, first_row, rows);
                 bytemuck::cast_slice(&widened)
             };
             self.shared.device.upload(&self.slab.rows(0, bytes.len()), bytes)?;
@@ -126,7 +128,7 @@ impl<'a> Staging<'a> {
     }
 
     fn convert(mut self, weight: &HostWeight<'_>, memory: &Tensor) -> Result<()> {
-        let kernel = self.shared.kernels.convert(staged_dtype(weight.dtype)).expect("dense weights convert");
+        let kernel = self.shared.kernels.convert(staged_dtype(weight)).expect("dense weights convert");
         let out_columns = weight.columns.next_multiple_of(COLUMN_ALIGN);
         self.for_each(weight, |ctx, slab, first_row, rows| {
             let params = Convert {
@@ -161,12 +163,22 @@ impl<'a> Staging<'a> {
     }
 }
 
-/// The type that the kernels read.
-fn staged_dtype(dtype: DType) -> DType {
-    match dtype {
-        DType::F8E4M3 | DType::F8E5M2 => DType::F32,
-        other => other,
+/// The type that the kernels read: what they have no name for is widened on the host.
+fn staged_dtype(weight: &HostWeight<'_>) -> DType {
+    match weight.dtype {
+        _ if weight.scales.is_some() => DType::F32,
+        dtype @ (DType::F32 | DType::F16 | DType::BF16) => dtype,
+        dtype if Format::of(dtype).is_some() => dtype,
+        _ => DType::F32,
     }
+}
+
+fn decode_rows(weight: &HostWeight<'_>, first_row: usize, rows: usize) -> Vec<f32> {
+    let mut values = vec![0.0; rows * weight.columns];
+    for (row, out) in values.chunks_exact_mut(weight.columns.max(1)).enumerate() {
+        weight.decode_row(first_row + row, out);
+    }
+    values
 }
 
 /// The biases of a run, zeros for weights without one.
@@ -199,7 +211,7 @@ mod tests {
     use super::*;
 
     fn weight(dtype: DType, rows: usize) -> HostWeight<'static> {
-        HostWeight { name: "w", dtype, rows, columns: 256, data: &[], bias: None }
+        HostWeight { name: "w", dtype, rows, columns: 256, data: &[], scales: None, bias: None }
     }
 
     fn check(weights: &[(DType, usize)], expected: &[usize]) {

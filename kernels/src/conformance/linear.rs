@@ -2,9 +2,9 @@
 
 use super::bench::{Bench, Placement, epsilon, tolerance, widen};
 use super::report::At;
-use crate::{Activation, DType, HostWeight, InputPrecision, Linear, Result, math, quant};
+use crate::{Activation, DType, HostWeight, InputPrecision, Linear, Result, WeightScales, math, quant};
 
-const WEIGHT_DTYPES: [DType; 13] = [
+const WEIGHT_DTYPES: [DType; 17] = [
     DType::F32,
     DType::F16,
     DType::BF16,
@@ -15,9 +15,26 @@ const WEIGHT_DTYPES: [DType; 13] = [
     DType::Q5_0,
     DType::Q5_1,
     DType::Q8_0,
+    DType::Q2K,
+    DType::Q3K,
     DType::Q4K,
     DType::Q5K,
     DType::Q6K,
+    DType::IQ4NL,
+    DType::IQ4XS,
+];
+
+/// Dtypes with scales beside them: shape, and rows and columns of a block of scales.
+const SCALED: [(DType, [usize; 2], [usize; 2]); 9] = [
+    (DType::U4, [1, 2], [1, 2]),
+    (DType::U4, [33, 256], [1, 128]),
+    (DType::U4, [130, 96], [1, 32]),
+    (DType::U8, [40, 128], [1, 64]),
+    (DType::I8, [33, 70], [1, 70]),
+    (DType::F8E4M3, [48, 100], [48, 100]),
+    (DType::F8E4M3, [33, 65], [1, 65]),
+    (DType::F8E4M3, [150, 200], [128, 128]),
+    (DType::F8E5M2, [17, 64], [16, 32]),
 ];
 
 const BATCHES: [usize; 7] = [0, 1, 2, 5, 16, 33, 70];
@@ -28,7 +45,16 @@ pub(super) struct TestWeight {
     rows: usize,
     columns: usize,
     data: Vec<u8>,
+    scales: Option<TestScales>,
     bias: Option<Vec<f32>>,
+}
+
+/// Scales that lie beside a weight.
+struct TestScales {
+    block: [usize; 2],
+    scales: Vec<f32>,
+    zeros: Option<Vec<u8>>,
+    column_groups: Option<Vec<u32>>,
 }
 
 pub(super) fn check(bench: &mut Bench<'_>) -> Result<()> {
@@ -42,6 +68,14 @@ pub(super) fn check(bench: &mut Bench<'_>) -> Result<()> {
             let bias = rows % 2 == 1;
             let weight = TestWeight::random(bench, dtype, [rows, columns], bias);
             check_layer(bench, &format!("linear.{dtype}"), &[weight])?;
+        }
+    }
+    for (dtype, [rows, columns], block) in SCALED {
+        // Zero points and a mixed order are what grouped integers have.
+        for shifted in [false, true].into_iter().take(if dtype.is_float() { 1 } else { 2 }) {
+            let mut weight = TestWeight::random(bench, DType::F32, [rows, columns], rows % 2 == 1);
+            weight.put_scales(bench, dtype, block, shifted);
+            check_layer(bench, &format!("linear.scaled.{dtype}"), &[weight])?;
         }
     }
     for parts in [
@@ -66,7 +100,29 @@ impl TestWeight {
         let scale = 1.0 / (columns as f64).sqrt();
         let values: Vec<f32> = (0..rows * columns).map(|_| (bench.rng.normal() * scale) as f32).collect();
         let bias = bias.then(|| (0..rows).map(|_| bench.rng.normal() as f32).collect());
-        Self { dtype, rows, columns, data: quant::encode(dtype, &values), bias }
+        Self { dtype, rows, columns, data: quant::encode(dtype, &values), scales: None, bias }
+    }
+
+    /// Gives it random elements of `dtype` with scales for blocks.
+    fn put_scales(&mut self, bench: &mut Bench<'_>, dtype: DType, block: [usize; 2], shifted: bool) {
+        let blocks_per_row = self.columns.div_ceil(block[1]);
+        let num_blocks = self.rows.div_ceil(block[0]) * blocks_per_row;
+        let (center, spread) = match dtype {
+            DType::U4 => (7.5, 4.0),
+            DType::U8 => (128.0, 50.0),
+            DType::I8 => (0.0, 50.0),
+            _ => (0.0, 1.0),
+        };
+        let mut random = |center: f64, spread: f64| (center + spread * bench.rng.normal()) as f32;
+        let elements: Vec<f32> = (0..self.rows * self.columns).map(|_| random(center, spread)).collect();
+        let scale = 1.0 / spread / (self.columns as f64).sqrt();
+        let scales = (0..num_blocks).map(|_| random(scale, scale / 3.0)).collect();
+        let zeros = shifted.then(|| (0..num_blocks).map(|_| random(center, spread).round() as u8).collect());
+        let groups = blocks_per_row as u32;
+        let column_groups = shifted.then(|| (0..self.columns as u32).map(|c| (c * 7 + 3) % groups).collect());
+        self.data = quant::encode(dtype, &elements);
+        self.scales = Some(TestScales { block, scales, zeros, column_groups });
+        self.dtype = dtype;
     }
 
     pub(super) fn host(&self) -> HostWeight<'_> {
@@ -76,15 +132,27 @@ impl TestWeight {
             rows: self.rows,
             columns: self.columns,
             data: &self.data,
+            scales: self.scales.as_ref().map(TestScales::as_scales),
             bias: self.bias.as_deref(),
         }
     }
 
     /// The rows with their biases.
     pub(super) fn reference_rows(&self) -> Vec<(Vec<f64>, f64)> {
-        let values = widen(&quant::decode(self.dtype, &self.data));
+        let values = widen(&self.host().decode());
         let bias = |i: usize| self.bias.as_ref().map_or(0.0, |bias| f64::from(bias[i]));
         values.chunks(self.columns).enumerate().map(|(i, row)| (row.to_vec(), bias(i))).collect()
+    }
+}
+
+impl TestScales {
+    fn as_scales(&self) -> WeightScales<'_> {
+        WeightScales {
+            block: self.block,
+            scales: &self.scales,
+            zeros: self.zeros.as_deref(),
+            column_groups: self.column_groups.as_deref(),
+        }
     }
 }
 

@@ -1,7 +1,7 @@
 use std::fmt;
 
 use super::Part;
-use crate::{DType, Error, Result, StepCtx, Tensor, WeightError};
+use crate::{DType, Error, Result, StepCtx, Tensor, WeightError, quant};
 
 /// A weight matrix in host memory, as the checkpoint holds it.
 #[derive(Clone, Copy)]
@@ -16,8 +16,57 @@ pub struct HostWeight<'a> {
     pub columns: usize,
     /// The elements, row-major, `dtype.bytes_for(rows * columns)` bytes.
     pub data: &'a [u8],
+    /// What the elements are multiplied with, where they do not say it themselves.
+    pub scales: Option<WeightScales<'a>>,
     /// `[rows]`, added to the output.
     pub bias: Option<&'a [f32]>,
+}
+
+/// Scales that lie beside the elements of a weight, as those of GPTQ, AWQ, 8-bit floats and integers do:
+/// `value = (element - zero) · scale`, both products of f32.
+///
+/// One scale is for a block of elements: `[1, 128]` are groups of a row, `[1, columns]` channels, `[128, 128]` squares,
+/// `[rows, columns]` the whole tensor.
+#[derive(Clone, Copy, Debug)]
+pub struct WeightScales<'a> {
+    /// Rows and columns of a block; the last blocks may reach past the edge.
+    pub block: [usize; 2],
+    /// `[⌈rows / block rows⌉, ⌈columns / block columns⌉]`, row-major.
+    pub scales: &'a [f32],
+    /// The zero points in the same shape; `None` for zeros of 0.
+    pub zeros: Option<&'a [u8]>,
+    /// Which block column each column belongs to, where that does not follow from its place: what GPTQ writes that
+    /// quantized columns in the order of their activations (`g_idx`).
+    pub column_groups: Option<&'a [u32]>,
+}
+
+impl WeightScales<'_> {
+    /// Blocks that lie along the columns of a row.
+    pub fn blocks_per_row(&self, columns: usize) -> usize {
+        columns.div_ceil(self.block[1])
+    }
+
+    fn check(&self, rows: usize, columns: usize) -> Result<(), WeightError> {
+        if self.block.contains(&0) {
+            return Err(WeightError::ScaleBlock { block: self.block });
+        }
+        let blocks_per_row = self.blocks_per_row(columns);
+        let expected = rows.div_ceil(self.block[0]) * blocks_per_row;
+        let num_zeros = self.zeros.map_or(expected, <[u8]>::len);
+        for given in [self.scales.len(), num_zeros] {
+            if given != expected {
+                return Err(WeightError::Scales { expected, given });
+            }
+        }
+        let Some(groups) = self.column_groups else { return Ok(()) };
+        if groups.len() != columns {
+            return Err(WeightError::Scales { expected: columns, given: groups.len() });
+        }
+        match groups.iter().find(|&&group| group as usize >= blocks_per_row) {
+            Some(&given) => Err(WeightError::ColumnGroup { given, num_groups: blocks_per_row }),
+            None => Ok(()),
+        }
+    }
 }
 
 impl HostWeight<'_> {
@@ -38,7 +87,36 @@ impl HostWeight<'_> {
             let shape = vec![self.rows, columns];
             return fail(WeightError::Size { dtype, shape, expected, given: self.data.len() });
         }
-        Ok(())
+        match self.scales.map_or(Ok(()), |scales| scales.check(self.rows, columns)) {
+            Ok(()) => Ok(()),
+            Err(reason) => fail(reason),
+        }
+    }
+
+    /// Writes the values of a row, exactly: what every backend's layer must compute with.
+    ///
+    /// # Panics
+    ///
+    /// Where the weight has not passed [`check`](Self::check), there is no such row or `out` is no row.
+    pub fn decode_row(&self, row: usize, out: &mut [f32]) {
+        assert!(row < self.rows && out.len() == self.columns, "a row of the weight");
+        let row_bytes = self.dtype.bytes_for(self.columns).expect("the weight was checked");
+        quant::dequantize(self.dtype, &self.data[row * row_bytes..][..row_bytes], out);
+        if let Some(scales) = &self.scales {
+            quant::scale_row(scales, row, out);
+        }
+    }
+
+    /// The values of all rows.
+    ///
+    /// # Panics
+    ///
+    /// As [`decode_row`](Self::decode_row).
+    pub fn decode(&self) -> Vec<f32> {
+        let mut values = vec![0.0; self.rows * self.columns];
+        let rows = values.chunks_exact_mut(self.columns.max(1)).enumerate();
+        rows.for_each(|(row, out)| self.decode_row(row, out));
+        values
     }
 
     /// Checks all of them, and that they read the same input.
@@ -99,6 +177,12 @@ pub trait LinearKernels: Part {
 
     /// Whether weights of this dtype can be packed: what a model is refused for before any of them is read.
     fn supports(&self, dtype: DType) -> bool {
+        let _ = dtype;
+        true
+    }
+
+    /// Whether weights of this dtype can be packed that have [`WeightScales`] beside them.
+    fn supports_scaled(&self, dtype: DType) -> bool {
         let _ = dtype;
         true
     }

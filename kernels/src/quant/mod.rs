@@ -2,12 +2,17 @@
 //!
 //! [`dequantize`] gives, bit for bit, the values that the reference implementation of the GGUF format gives (the
 //! Python package `gguf`, 0.19.0): `tests/golden/quant.json` holds blocks and their values, made by the script beside
-//! it. [`encode`] rounds to nearest; it serves tests and dummy weights, not the making of good model files.
+//! it. Scales that lie beside the elements are applied by [`scale_row`]. [`encode`] rounds to nearest; it serves tests and dummy weights, not the making of good model files.
 
 mod k;
+mod k_low;
+mod nonlinear;
+mod scaled;
 mod simple;
 
 use crate::{DType, convert};
+
+pub use scaled::{quantize_rows, scale_row};
 
 /// Writes the values of `bytes` to `out`, exactly.
 ///
@@ -24,6 +29,9 @@ pub fn dequantize(dtype: DType, bytes: &[u8], out: &mut [f32]) {
         DType::F8E5M2 => decode_each(bytes, out, |[b]| convert::f8e5m2_to_f32(b)),
         DType::I8 => decode_each(bytes, out, |[b]| f32::from(b as i8)),
         DType::U8 => decode_each(bytes, out, |[b]| f32::from(b)),
+        DType::U4 => {
+            decode_blocks(bytes, out, |&[b]: &[u8; 1], out| *out = [b & 0x0f, b >> 4].map(f32::from))
+        }
         DType::I32 => decode_each(bytes, out, |b| i32::from_le_bytes(b) as f32),
         DType::U32 => decode_each(bytes, out, |b| u32::from_le_bytes(b) as f32),
         DType::I64 => decode_each(bytes, out, |b| i64::from_le_bytes(b) as f32),
@@ -32,9 +40,13 @@ pub fn dequantize(dtype: DType, bytes: &[u8], out: &mut [f32]) {
         DType::Q5_0 => decode_blocks(bytes, out, simple::decode_q5_0),
         DType::Q5_1 => decode_blocks(bytes, out, simple::decode_q5_1),
         DType::Q8_0 => decode_blocks(bytes, out, simple::decode_q8_0),
+        DType::Q2K => decode_blocks(bytes, out, k_low::decode_q2_k),
+        DType::Q3K => decode_blocks(bytes, out, k_low::decode_q3_k),
         DType::Q4K => decode_blocks(bytes, out, k::decode_q4_k),
         DType::Q5K => decode_blocks(bytes, out, k::decode_q5_k),
         DType::Q6K => decode_blocks(bytes, out, k::decode_q6_k),
+        DType::IQ4NL => decode_blocks(bytes, out, nonlinear::decode_iq4_nl),
+        DType::IQ4XS => decode_blocks(bytes, out, nonlinear::decode_iq4_xs),
     }
 }
 
@@ -66,6 +78,10 @@ pub fn encode(dtype: DType, values: &[f32]) -> Vec<u8> {
         DType::F8E5M2 => encode_each(values, out, |v| [convert::f32_to_f8e5m2(v)]),
         DType::I8 => encode_each(values, out, |v| [v.round_ties_even() as i8 as u8]),
         DType::U8 => encode_each(values, out, |v| [v.round_ties_even() as u8]),
+        DType::U4 => encode_blocks(values, out, |values: &[f32; 2], out| {
+            let [low, high] = values.map(|v| (v.round_ties_even() as u8).min(15));
+            *out = [low | high << 4];
+        }),
         DType::I32 => encode_each(values, out, |v| (v.round_ties_even() as i32).to_le_bytes()),
         DType::U32 => encode_each(values, out, |v| (v.round_ties_even() as u32).to_le_bytes()),
         DType::I64 => encode_each(values, out, |v| (v.round_ties_even() as i64).to_le_bytes()),
@@ -74,9 +90,13 @@ pub fn encode(dtype: DType, values: &[f32]) -> Vec<u8> {
         DType::Q5_0 => encode_blocks(values, out, simple::encode_q5_0),
         DType::Q5_1 => encode_blocks(values, out, simple::encode_q5_1),
         DType::Q8_0 => encode_blocks(values, out, simple::encode_q8_0),
+        DType::Q2K => encode_blocks(values, out, k_low::encode_q2_k),
+        DType::Q3K => encode_blocks(values, out, k_low::encode_q3_k),
         DType::Q4K => encode_blocks(values, out, k::encode_q4_k),
         DType::Q5K => encode_blocks(values, out, k::encode_q5_k),
         DType::Q6K => encode_blocks(values, out, k::encode_q6_k),
+        DType::IQ4NL => encode_blocks(values, out, nonlinear::encode_iq4_nl),
+        DType::IQ4XS => encode_blocks(values, out, nonlinear::encode_iq4_xs),
     }
     bytes
 }
@@ -178,9 +198,13 @@ mod tests {
             (DType::Q5_0, 0.064),
             (DType::Q5_1, 0.035),
             (DType::Q8_0, 0.005),
+            (DType::Q2K, 0.4),
+            (DType::Q3K, 0.3),
             (DType::Q4K, 0.1),
             (DType::Q5K, 0.06),
             (DType::Q6K, 0.035),
+            (DType::IQ4NL, 0.12),
+            (DType::IQ4XS, 0.16),
         ];
         for (dtype, bound) in bounds {
             let error = round_trip_error(dtype);

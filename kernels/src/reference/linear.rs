@@ -2,7 +2,7 @@
 
 use super::memory::{load_i32, map_rows, store};
 use super::plain_part;
-use crate::{Activation, DeviceId, HostWeight, Linear, LinearKernels, Result, StepCtx, Tensor, math, quant};
+use crate::{Activation, DeviceId, HostWeight, Linear, LinearKernels, Result, StepCtx, Tensor, math};
 
 pub(super) struct Linears(pub(super) DeviceId);
 
@@ -26,7 +26,7 @@ impl PlainLinear {
         HostWeight::check_merged(weights)?;
         let mut packed = PlainLinear { columns: weights[0].columns, weight: Vec::new(), bias: Vec::new() };
         for weight in weights {
-            packed.weight.extend(quant::decode(weight.dtype, weight.data).into_iter().map(f64::from));
+            packed.weight.extend(weight.decode().into_iter().map(f64::from));
             let bias = weight.bias.map_or_else(|| vec![0.0; weight.rows], <[f32]>::to_vec);
             packed.bias.extend(bias.into_iter().map(f64::from));
         }

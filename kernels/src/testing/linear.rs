@@ -44,6 +44,10 @@ impl LinearKernels for DeferredLinears {
         self.part.supports(dtype)
     }
 
+    fn supports_scaled(&self, dtype: DType) -> bool {
+        self.part.supports_scaled(dtype)
+    }
+
     fn layout_activation(&self, ctx: &mut StepCtx, x: &Tensor) -> Result<Activation> {
         self.part.layout_activation(ctx, x)
     }

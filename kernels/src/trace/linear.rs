@@ -20,6 +20,10 @@ impl LinearKernels for Traced<dyn LinearKernels> {
         self.0.supports(dtype)
     }
 
+    fn supports_scaled(&self, dtype: DType) -> bool {
+        self.0.supports_scaled(dtype)
+    }
+
     fn layout_activation(&self, ctx: &mut StepCtx, x: &Tensor) -> Result<Activation> {
         self.0.layout_activation(ctx, x)
     }

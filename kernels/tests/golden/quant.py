@@ -16,7 +16,8 @@ from gguf import GGMLQuantizationType as T
 rng = np.random.default_rng(20240613)
 # Where the half-precision scales of a block lie.
 SCALES = {T.Q4_0: [0], T.Q4_1: [0, 2], T.Q5_0: [0], T.Q5_1: [0, 2], T.Q8_0: [0],
-          T.Q4_K: [0, 2], T.Q5_K: [0, 2], T.Q6_K: [208]}
+          T.Q2_K: [80, 82], T.Q3_K: [108], T.Q4_K: [0, 2], T.Q5_K: [0, 2], T.Q6_K: [208],
+          T.IQ4_NL: [0], T.IQ4_XS: [0]}
 
 
 def bits(values):
@@ -52,7 +53,8 @@ def float8(dtype):
 
 
 golden = {"decode": {k.name.lower(): decoded(k) for k in SCALES},
-          "encode": {k.name.lower(): encoded(k) for k in SCALES if gguf.GGML_QUANT_SIZES[k][0] == 32}}
+          "encode": {k.name.lower(): encoded(k) for k in SCALES
+                     if gguf.GGML_QUANT_SIZES[k][0] == 32 and k != T.IQ4_NL}}
 halves = rng.integers(0, 0x7c00, 128).astype(np.uint16) | (rng.integers(0, 2, 128).astype(np.uint16) << 15)
 golden["decode"]["f16"] = {"bytes": halves.tobytes().hex(), "values": bits(halves.view(np.float16))}
 golden["decode"]["bf16"] = {"bytes": halves.tobytes().hex(),

@@ -145,13 +145,6 @@ struct LinearTensors {
 
 impl LinearTensors {
     fn as_host_weight(&self) -> HostWeight<'_> {
-        HostWeight {
-            name: &self.stored_name,
-            dtype: self.weight.dtype,
-            rows: self.weight.shape[0],
-            columns: self.weight.shape[1],
-            data: &self.weight.bytes,
-            bias: self.bias.as_deref(),
-        }
+        self.weight.as_host_weight(&self.stored_name, self.bias.as_deref())
     }
 }

@@ -33,16 +33,16 @@ use crate::Isa;
 use crate::lanes::{self, LANES, Program, Simd};
 
 /// The layout of a quantized dtype.
-pub(super) fn layout_of(dtype: DType) -> Option<&'static dyn Layout> {
+pub(super) fn layout_of(dtype: DType) -> Option<Box<dyn Layout>> {
     Some(match dtype {
-        DType::Q4_0 => &Blocks::<Q4_0>(PhantomData),
-        DType::Q4_1 => &Blocks::<Q4_1>(PhantomData),
-        DType::Q5_0 => &Blocks::<Q5_0>(PhantomData),
-        DType::Q5_1 => &Blocks::<Q5_1>(PhantomData),
-        DType::Q8_0 => &Blocks::<Q8_0>(PhantomData),
-        DType::Q4K => &Blocks::<Q4K>(PhantomData),
-        DType::Q5K => &Blocks::<Q5K>(PhantomData),
-        DType::Q6K => &Blocks::<Q6K>(PhantomData),
+        DType::Q4_0 => Box::new(Blocks::<Q4_0>(PhantomData)),
+        DType::Q4_1 => Box::new(Blocks::<Q4_1>(PhantomData)),
+        DType::Q5_0 => Box::new(Blocks::<Q5_0>(PhantomData)),
+        DType::Q5_1 => Box::new(Blocks::<Q5_1>(PhantomData)),
+        DType::Q8_0 => Box::new(Blocks::<Q8_0>(PhantomData)),
+        DType::Q4K => Box::new(Blocks::<Q4K>(PhantomData)),
+        DType::Q5K => Box::new(Blocks::<Q5K>(PhantomData)),
+        DType::Q6K => Box::new(Blocks::<Q6K>(PhantomData)),
         _ => return None,
     })
 }

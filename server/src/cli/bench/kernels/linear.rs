@@ -134,6 +134,7 @@ impl<'p> Packed<'p> {
                 columns: product.columns,
                 // A size that is no whole number of blocks is for the backend to refuse.
                 data: &data[..product.dtype.bytes_for(rows * product.columns).unwrap_or(0)],
+                scales: None,
                 bias: product.has_bias.then_some(&bias[..rows]),
             })
             .collect();
