@@ -53,6 +53,7 @@ mod error;
 mod frontend;
 mod llm;
 mod load;
+mod model_check;
 mod output;
 mod params;
 mod progress;
@@ -74,6 +75,7 @@ pub use engine::EngineParts;
 pub use error::{Error, ErrorKind, PromptError, Result};
 pub use llm::Llm;
 pub use load::{EngineBuilder, EnginePlan, PoolDefault};
+pub use model_check::check_model;
 pub use output::{
     CompletionOutput, Delta, FinishReason, RequestEvent, RequestMetrics, RequestOutput, StopReason,
     TokenLogprob, TokenLogprobs,

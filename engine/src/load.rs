@@ -9,6 +9,7 @@ use quire_executor::{
     WorkerConfig, process_resident_bytes,
 };
 use quire_kernels::{DType, Kernels};
+use quire_models::check::{self, CheckOptions};
 use quire_models::{
     Checkpoint, GenerationConfig, Loader, ModelRegistry, NamedTokens, Tokenizer, WeightSummary,
 };
@@ -98,7 +99,13 @@ impl<'a> EngineBuilder<'a> {
     /// What is wrong with the options or the model's files, or does not fit.
     pub fn plan(self) -> Result<EnginePlan> {
         let path = self.options.model_path().cloned().ok_or(ConfigError::NoModel)?;
-        let checkpoint = Checkpoint::open(&path, &self.options.load_options()?)?;
+        // The tokenizer is opened, and compared, when the weights are read: plans need none.
+        let checked = CheckOptions {
+            load: self.options.load_options()?,
+            skip_tokenizer: true,
+            ..CheckOptions::default()
+        };
+        let (checkpoint, weights) = check::load(&path, &checked, self.models)?;
         let facts = ModelFacts { max_model_len: checkpoint.config().max_context() };
         let options = match self.pool_default {
             PoolDefault::Sequences => self.options,
@@ -107,12 +114,12 @@ impl<'a> EngineBuilder<'a> {
             }
         };
         let config = EngineConfig::resolve(options, facts)?;
+        check_quantization(&config, &checkpoint)?;
         check_max_logprobs(&config, checkpoint.config().vocab_size)?;
         check_generation(&config, &checkpoint)?;
         let texts = GivenTexts::read(&config)?;
         let policy = self.policies.build(&config.scheduling_policy).map_err(ConfigError::from)?;
         let architecture = self.models.find(&checkpoint.config().architecture)?;
-        let weights = checkpoint.check(&architecture.tensors(&checkpoint)?)?;
         check_dtypes(&weights, &self.kernels)?;
         let sizes = ModelSizes {
             architecture,
@@ -197,15 +204,9 @@ impl EnginePlan {
             architecture.build(&Loader::new(&source, kernels, max_model_len))
         };
         let worker = WorkerConfig { kernels, plan: memory, probe, load: Box::new(load) };
-        let (texts, executor) = std::thread::scope(|scope| {
-            let texts = scope.spawn(|| load_texts(given, &config, &checkpoint));
-            let executor = LocalExecutor::start(worker);
-            (texts.join(), executor)
-        });
-        // The device's error goes first: without it there is nothing to say about the rest.
-        let executor = executor?;
-        let (tokenizer, chat_template) =
-            texts.map_err(|_| crate::Error::stopped("reading the tokenizer panicked"))??;
+        // What is wrong with the texts is told before the device is given anything.
+        let (tokenizer, chat_template) = load_texts(given, &config, &checkpoint)?;
+        let executor = LocalExecutor::start(worker)?;
         let use_generation = config.generation_config == "auto";
         let generation = checkpoint.generation();
         Ok(EngineParts {
@@ -239,12 +240,33 @@ impl GivenTexts {
 
 /// A backend need not have a kernel for each dtype that files have.
 fn check_dtypes(weights: &WeightSummary, kernels: &Kernels) -> Result<(), quire_models::Error> {
-    let unsupported = weights.matrix_dtypes.iter().find(|dtype| !kernels.linear().supports(**dtype));
-    unsupported.map_or(Ok(()), |dtype| {
+    let linear = kernels.linear();
+    let plain = weights.matrix_dtypes.iter().find(|dtype| !linear.supports(**dtype));
+    let scaled = weights.scaled_dtypes.iter().find(|dtype| !linear.supports_scaled(**dtype));
+    let unsupported = plain.map(|dtype| format!("weights in {dtype}"));
+    let unsupported = unsupported.or_else(|| scaled.map(|dtype| format!("weights in {dtype} with scales")));
+    unsupported.map_or(Ok(()), |what| {
         let backend = kernels.device().info().backend.clone();
-        let what = format!("weights in {dtype}");
         Err(quire_kernels::Error::Unsupported { backend, part: "linear", what }.into())
     })
+}
+
+/// Whoever names a quantization means it: the model must have it, or be dense where it can be made.
+fn check_quantization(config: &EngineConfig, checkpoint: &Checkpoint) -> Result<(), ConfigError> {
+    let (asked, stored) = (config.quantization.as_deref(), checkpoint.quantization());
+    match asked {
+        Some(asked) if stored != Some(asked) && (asked != "fp8" || stored.is_some()) => {
+            Err(ConfigError::Value {
+                field: "quantization",
+                given: asked.to_owned(),
+                expected: match stored {
+                    Some(stored) => format!("{stored}, which the model has"),
+                    None => "fp8, or none: the model is not quantized".to_owned(),
+                },
+            })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A pool that somebody made smaller than the longest sequence is used as it is.
@@ -338,7 +360,7 @@ fn load_texts(
     config: &EngineConfig,
     checkpoint: &Checkpoint,
 ) -> Result<(Option<Tokenizer>, Option<String>)> {
-    let tokenizer = match given.tokenizer.map_or_else(|| checkpoint.tokenizer(), Ok) {
+    let tokenizer = match given.tokenizer.map_or_else(|| check::tokenizer(checkpoint), Ok) {
         Ok(tokenizer) => Some(tokenizer),
         Err(error) if config.has_dummy_weights() => {
             tracing::warn!(target: "quire::engine", "no tokenizer: prompts must be token ids ({error})");

@@ -1,8 +1,7 @@
 //! The start-up report.
 
-use std::collections::BTreeSet;
-
 use quire_kernels::DType;
+use quire_models::WeightSummary;
 
 use crate::EnginePlan;
 
@@ -31,13 +30,17 @@ pub(crate) fn log_plan(plan: &EnginePlan) {
         weights.num_parameters as f64 / 1e6,
         dtypes(plan)
     );
-    plan.kernels().dispatch().log(|line| is_used(&line.op, &weights.matrix_dtypes));
+    plan.kernels().dispatch().log(|line| is_used(&line.op, weights));
 }
 
 /// Whether the model uses an operation: linear layers are served by a kernel for each dtype of their weights.
-fn is_used(op: &str, matrix_dtypes: &BTreeSet<DType>) -> bool {
-    let dtype = op.strip_prefix("linear.").and_then(|name| DType::ALL.into_iter().find(|d| d.name() == name));
-    dtype.is_none_or(|dtype| matrix_dtypes.contains(&dtype))
+fn is_used(op: &str, weights: &WeightSummary) -> bool {
+    let (kind, dtypes) = match op.strip_prefix("linear.scaled.") {
+        Some(name) => (Some(name), &weights.scaled_dtypes),
+        None => (op.strip_prefix("linear."), &weights.matrix_dtypes),
+    };
+    let dtype = kind.and_then(|name| DType::ALL.into_iter().find(|dtype| dtype.name() == name));
+    dtype.is_none_or(|dtype| dtypes.contains(&dtype))
 }
 
 /// `210 tensors in Q4_1, 61 in F32`, and so on.
@@ -50,13 +53,20 @@ fn dtypes(plan: &EnginePlan) -> String {
 
 #[cfg(test)]
 mod tests {
+    use std::collections::BTreeSet;
+
     use super::*;
 
     #[test]
     fn only_the_formats_of_the_weights_are_listed() {
-        let dtypes = BTreeSet::from([DType::Q4_1, DType::Q8_0]);
-        let ops = ["attention", "linear.bf16", "linear.f32", "linear.q4_1", "linear.q8_0", "linear"];
-        let listed: Vec<_> = ops.into_iter().filter(|op| is_used(op, &dtypes)).collect();
-        assert_eq!(listed, ["attention", "linear.q4_1", "linear.q8_0", "linear"]);
+        let weights = WeightSummary {
+            matrix_dtypes: BTreeSet::from([DType::Q4_1, DType::Q8_0]),
+            scaled_dtypes: BTreeSet::from([DType::U4]),
+            ..WeightSummary::default()
+        };
+        let ops = ["attention", "linear.bf16", "linear.q4_1", "linear.q8_0", "linear", "linear.u4"];
+        let scaled = ["linear.scaled.u4", "linear.scaled.u8"];
+        let listed: Vec<_> = ops.into_iter().chain(scaled).filter(|op| is_used(op, &weights)).collect();
+        assert_eq!(listed, ["attention", "linear.q4_1", "linear.q8_0", "linear", "linear.scaled.u4"]);
     }
 }

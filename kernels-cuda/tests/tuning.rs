@@ -94,7 +94,7 @@ fn an_algorithm_that_the_library_does_not_take_is_replaced() {
     for product in broken.products.iter().map(|tuned| tuned.product).filter(|p| p.num_tokens > 64) {
         let weight = vec![0u8; 2 * product.rows * product.columns];
         let (dtype, rows, columns) = (DType::BF16, product.rows, product.columns);
-        let weight = HostWeight { name: "w", dtype, rows, columns, data: &weight, bias: None };
+        let weight = HostWeight { name: "w", dtype, rows, columns, data: &weight, scales: None, bias: None };
         let layer = with_it.linear().pack(&[weight]).unwrap();
         let dims = [product.num_tokens, columns];
         let x = with_it.upload(DType::BF16, &dims, &vec![0u16; dims[0] * dims[1]]).unwrap();

@@ -79,6 +79,24 @@ pub enum Error {
         /// The files looked for.
         expected: [&'static str; 2],
     },
+    /// Weights as Python objects, which run code when they are read.
+    #[error(
+        "{} holds weights as python objects, which run code when they are read: convert them with \
+         `model.save_pretrained(folder, safe_serialization=True)` of transformers, which writes model.safetensors",
+        path.display()
+    )]
+    PickledWeights {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A folder with a GGUF file, which is a model by itself.
+    #[error("{} holds no model.safetensors; name the gguf file itself: {}", path.display(), path.join(file).display())]
+    FolderOfGguf {
+        /// The folder.
+        path: PathBuf,
+        /// The file.
+        file: String,
+    },
     /// Two files hold the same tensor.
     #[error("tensor {tensor} is in both {} and {}", first.display(), second.display())]
     TensorTwice {
@@ -117,6 +135,18 @@ pub enum Error {
         expected: Vec<usize>,
         /// What the file holds.
         given: Vec<usize>,
+    },
+    /// A column of a quantized weight is in a group that there is not.
+    #[error("tensor {tensor} in {}: a column in group {given}, expected 0 to {}", path.display(), num_groups - 1)]
+    ColumnGroup {
+        /// The tensor.
+        tensor: String,
+        /// The file or folder.
+        path: PathBuf,
+        /// The group found.
+        given: i64,
+        /// The groups there are.
+        num_groups: usize,
     },
     /// A tensor has a dtype that cannot be used in its place.
     #[error("tensor {tensor} in {}: dtype {given} cannot be used here, expected {expected}", path.display())]
@@ -159,7 +189,67 @@ pub enum Error {
         /// What would work.
         expected: &'static str,
     },
+    /// A weight that is no number.
+    #[error("tensor {tensor} in {}: element {at} is {value} ({num_bad} of those read are no finite numbers)", path.display())]
+    NotFinite {
+        /// The tensor.
+        tensor: String,
+        /// The file.
+        path: PathBuf,
+        /// The first such value.
+        value: f32,
+        /// Where it is, counted in elements.
+        at: u64,
+        /// How many were found.
+        num_bad: u64,
+        /// Bytes of the tensor.
+        num_bytes: u64,
+    },
+    /// A tokenizer with ids that the embedding has no rows for.
+    #[error("the tokenizer of {} has ids up to {}, the embedding has {num_rows} rows", path.display(), num_ids - 1)]
+    TokenizerSize {
+        /// The file or folder.
+        path: PathBuf,
+        /// The largest id and one.
+        num_ids: usize,
+        /// Rows of the embedding.
+        num_rows: usize,
+    },
+    /// A special token that the vocabulary does not have.
+    #[error("the {role} token {token:?} of {} is not in its vocabulary", path.display())]
+    SpecialToken {
+        /// The file or folder.
+        path: PathBuf,
+        /// `bos`, `eos`, `pad` or `unk`.
+        role: &'static str,
+        /// The token.
+        token: String,
+    },
+    /// Several things are wrong with a model.
+    #[error("{} has {} problems:{}", path.display(), problems.len(), lines(problems))]
+    Problems {
+        /// The file or folder.
+        path: PathBuf,
+        /// All of them.
+        problems: Vec<Error>,
+    },
     /// The backend refused a weight or a step.
     #[error("the backend failed")]
     Kernels(#[from] quire_kernels::Error),
+}
+
+impl Error {
+    /// One error for all of `problems`; `None` for none.
+    pub(crate) fn of_problems(path: &std::path::Path, mut problems: Vec<Self>) -> Option<Self> {
+        match problems.len() {
+            0 | 1 => problems.pop(),
+            _ => Some(Self::Problems { path: path.to_owned(), problems }),
+        }
+    }
+}
+
+/// Each problem with its causes, on a line of its own.
+fn lines(problems: &[Error]) -> String {
+    let line = |problem: &Error| format!("\n  {}", crate::check::Finding::of_error(problem).message);
+    problems.iter().map(line).collect()
 }

@@ -47,6 +47,7 @@
 //! - Model code never asks what a weight is stored as.
 
 mod architectures;
+pub mod check;
 mod checkpoint;
 mod config;
 mod error;
@@ -66,11 +67,11 @@ pub use architectures::{
     RopeTables, SparseMlp, Storage, decoder_tensors, kv_groups, rope_table, rope_values,
 };
 pub use checkpoint::{
-    Checkpoint, HostTensor, LoadFormat, LoadOptions, OutputHead, TensorInfo, TensorSource, TensorSpec,
-    WeightDType, WeightSummary,
+    Checkpoint, HostScales, HostTensor, LoadFormat, LoadOptions, OnlineQuantization, OutputHead, StoredPart,
+    TensorInfo, TensorSource, TensorSpec, WeightDType, WeightSummary,
 };
 pub use config::{
-    ConfigError, GenerationConfig, ModelConfig, MoeConfig, RopeConfig, RopeScaling, SlidingWindow,
+    ConfigError, GenerationConfig, ModelConfig, MoeConfig, Quantization, RopeConfig, RopeScaling, SlidingWindow,
 };
 pub use error::{Error, Result};
 pub use mmap::{MappedFile, MappedRange, TensorBytes};

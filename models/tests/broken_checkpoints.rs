@@ -247,8 +247,8 @@ fn a_gguf_tensor_of_an_unknown_quantization_is_refused_with_those_known() {
     let mut bytes = file.to_bytes();
     // Name (8 + 3), dimension count, one dimension: the type stands behind them.
     let at = 24 + 8 + 3 + 4 + 8;
-    bytes[at..at + 4].copy_from_slice(&10_u32.to_le_bytes());
-    assert_says(&gguf_error(&bytes), &["tensor odd", "Q2_K is not supported", "known are F32, F16, Q4_0"]);
+    bytes[at..at + 4].copy_from_slice(&16_u32.to_le_bytes());
+    assert_says(&gguf_error(&bytes), &["tensor odd", "IQ2_XXS is not supported", "known are F32, F16, Q4_0"]);
 }
 
 #[test]

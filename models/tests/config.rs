@@ -59,10 +59,12 @@ fn head_dim_follows_from_the_sizes_where_it_can() {
 
 #[test]
 fn quantized_folders_are_refused_with_what_works() {
-    let model = TinyModel::llama().with_config("quantization_config", json!({"quant_method": "awq"}));
+    let model = TinyModel::llama().with_config("quantization_config", json!({"quant_method": "hqq"}));
     let error = read(&model).unwrap_err().to_string();
     assert!(
-        error.starts_with("quantization_config.quant_method: \"awq\" is not supported; known are GGUF"),
+        error.starts_with(
+            "quantization_config.quant_method: \"hqq\" is not supported; known are gptq, awq, fp8"
+        ),
         "{error}"
     );
 }

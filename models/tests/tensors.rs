@@ -129,7 +129,10 @@ fn large_tensors_are_converted_in_parallel_and_in_order() {
 }
 
 fn dummy(path: &std::path::Path, seed: u64, dtype: Option<WeightDType>) -> Result<Checkpoint> {
-    Checkpoint::open(path, &LoadOptions { load_format: LoadFormat::Dummy, dtype, seed })
+    Checkpoint::open(
+        path,
+        &LoadOptions { load_format: LoadFormat::Dummy, dtype, seed, ..LoadOptions::default() },
+    )
 }
 
 #[test]

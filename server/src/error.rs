@@ -54,6 +54,14 @@ pub enum Error {
         /// What there is instead.
         built: &'static str,
     },
+    /// A model that cannot be loaded; what is wrong with it has been said.
+    #[error("{} has {num_problems} problems", path.display())]
+    ModelProblems {
+        /// The file or folder.
+        path: PathBuf,
+        /// How many.
+        num_problems: usize,
+    },
     /// Some requests of a list failed; their lines say why.
     #[error("{num_failed} of {num_requests} requests failed")]
     SomeFailed {

@@ -5,7 +5,7 @@ use std::ops::Deref;
 use std::path::PathBuf;
 
 use quire_kernels::DType;
-use quire_models::{LoadFormat, LoadOptions, WeightDType};
+use quire_models::{LoadFormat, LoadOptions, OnlineQuantization, WeightDType};
 use quire_scheduler::CapacityMode;
 
 use super::value::SettingValue;
@@ -115,7 +115,8 @@ settings! {
     load_format: LoadFormat = LoadFormat::Auto;
     /// What weights are computed in.
     dtype: DTypeChoice = DTypeChoice::Auto;
-    /// The quantization that is expected; none reads it from the model.
+    /// The quantization that the model is expected to have; none reads it from the model. `fp8` quantizes dense weights
+    /// while they are read.
     quantization: Option<String> = None;
     /// The backend, by name; `auto` takes the best there is.
     device: String = "auto".to_owned();
@@ -231,7 +232,8 @@ impl EngineOptions {
                 return Err(ConfigError::NotBuilt { field: "dtype", given: other.to_string(), expected });
             }
         };
-        Ok(LoadOptions { load_format: values.load_format, dtype, seed: values.seed })
+        let quantize = (values.quantization.as_deref() == Some("fp8")).then_some(OnlineQuantization::Fp8);
+        Ok(LoadOptions { load_format: values.load_format, dtype, quantize, seed: values.seed })
     }
 
     /// The dtype that weights are computed in, where one was asked for.

@@ -112,12 +112,10 @@ impl EngineConfig {
         if self.tensor_parallel_size > 1 {
             return not_built("tensor_parallel_size", self.tensor_parallel_size.to_string(), "1");
         }
-        if let Some(quantization) = self.quantization.as_ref().filter(|name| *name != "gguf") {
-            return not_built(
-                "quantization",
-                quantization.clone(),
-                "none or gguf: it is read from the model",
-            );
+        const QUANTIZATIONS: [&str; 5] = ["gguf", "gptq", "awq", "fp8", "compressed-tensors"];
+        if let Some(given) = self.quantization.as_deref().filter(|name| !QUANTIZATIONS.contains(name)) {
+            let expected = "none, gguf, gptq, awq, fp8 or compressed-tensors";
+            return not_built("quantization", given.to_owned(), expected);
         }
         Ok(())
     }

@@ -27,7 +27,15 @@ pub(super) fn open(path: &Path, options: &LoadOptions) -> Result<Checkpoint> {
         seed: options.seed,
         tied: config.tie_word_embeddings,
     });
-    Ok(Checkpoint { path: path.to_owned(), config, generation, source, dtype: None, gguf: None })
+    Ok(Checkpoint {
+        path: path.to_owned(),
+        config,
+        generation,
+        source,
+        dtype: None,
+        quantize: None,
+        gguf: None,
+    })
 }
 
 /// Tensors made to order: the same seed and name give the same numbers, in whatever order they are asked.
@@ -53,7 +61,12 @@ impl TensorSource for DummyTensors {
     }
 
     fn info(&self, spec: &TensorSpec) -> Result<Option<TensorInfo>> {
-        let info = || TensorInfo { dtype: self.dtype, shape: spec.shape.clone(), path: self.path.clone() };
+        let info = || TensorInfo {
+            dtype: self.dtype,
+            shape: spec.shape.clone(),
+            path: self.path.clone(),
+            scale_bytes: None,
+        };
         Ok(self.contains(&spec.name).then(info))
     }
 
@@ -71,7 +84,12 @@ impl TensorSource for DummyTensors {
                 _ => fill(seed, range, chunk, |value| ((value.to_bits() >> 16) as u16).to_le_bytes()),
             }
         });
-        Ok(HostTensor { dtype: self.dtype, shape: spec.shape.clone(), bytes: TensorBytes::Owned(bytes) })
+        Ok(HostTensor {
+            dtype: self.dtype,
+            shape: spec.shape.clone(),
+            bytes: TensorBytes::Owned(bytes),
+            scales: None,
+        })
     }
 }
 

@@ -1,10 +1,12 @@
 //! A GGUF file as a checkpoint: its names and its row order turned into those of Hugging Face.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::gguf_names::GgufNames;
-use super::{Checkpoint, HostTensor, LoadOptions, TensorInfo, TensorSource, TensorSpec, WeightDType};
+use super::{
+    Checkpoint, HostTensor, LoadOptions, StoredPart, TensorInfo, TensorSource, TensorSpec, WeightDType,
+};
 use crate::config::{GenerationConfig, ModelConfig, ROPE_TENSORS};
 use crate::error::{Error, Result};
 use crate::gguf::{Gguf, TensorEntry};
@@ -14,9 +16,20 @@ use crate::mmap::TensorBytes;
 /// neighbours; the models here, like the originals, have them half a head apart.
 const INTERLEAVED: [&str; 3] = ["LlamaForCausalLM", "MixtralForCausalLM", "GraniteForCausalLM"];
 
-pub(super) fn open(path: &Path, options: &LoadOptions) -> Result<Checkpoint> {
-    let file = Arc::new(Gguf::open(path)?);
-    let config = ModelConfig::from_gguf(&file)?;
+pub(super) fn survey(path: &Path, options: &LoadOptions, errors: &mut Vec<Error>) -> Option<Checkpoint> {
+    let opened = Gguf::survey(path, errors).and_then(|file| Ok((ModelConfig::from_gguf(&file)?, file)));
+    match opened {
+        Ok((config, file)) => Some(open(path, options, config, Arc::new(file))),
+        // A tensor that the configuration is read from may be one of those that are not sound.
+        Err(Error::MissingTensor { .. }) if !errors.is_empty() => None,
+        Err(error) => {
+            errors.push(error);
+            None
+        }
+    }
+}
+
+fn open(path: &Path, options: &LoadOptions, config: ModelConfig, file: Arc<Gguf>) -> Checkpoint {
     let source = Box::new(GgufTensors {
         file: Arc::clone(&file),
         names: GgufNames::of(&config.architecture),
@@ -24,14 +37,15 @@ pub(super) fn open(path: &Path, options: &LoadOptions) -> Result<Checkpoint> {
         head_dim: config.head_dim,
         interleaved: INTERLEAVED.contains(&config.architecture.as_str()),
     });
-    Ok(Checkpoint {
+    Checkpoint {
         path: path.to_owned(),
         config,
         generation: GenerationConfig::default(),
         source,
         dtype: options.dtype.map(WeightDType::dtype),
+        quantize: options.quantize,
         gguf: Some(file),
-    })
+    }
 }
 
 /// The tensors of a GGUF file under Hugging Face's names.
@@ -92,11 +106,33 @@ impl TensorSource for GgufTensors {
         self.find(name).is_some()
     }
 
+    fn is_lost(&self, name: &str) -> bool {
+        self.names.place(name).is_some_and(|place| self.file.is_lost(&place.tensor))
+    }
+
+    fn parts(&self, spec: &TensorSpec) -> Vec<StoredPart> {
+        let whole = || self.file.tensor(&spec.name).map(|tensor| Found { tensor, part: None });
+        let part = self.find(&spec.name).or_else(whole).and_then(|found| {
+            Some(StoredPart {
+                name: self.stored_name(&spec.name),
+                path: self.file.path().to_owned(),
+                dtype: found.tensor.dtype(),
+                bytes: found.bytes(self.file.bytes(found.tensor)?)?,
+            })
+        });
+        part.into_iter().collect()
+    }
+
+    fn files(&self) -> Vec<(PathBuf, u64)> {
+        vec![(self.file.path().to_owned(), self.file.num_bytes())]
+    }
+
     fn info(&self, spec: &TensorSpec) -> Result<Option<TensorInfo>> {
         Ok(self.find(&spec.name).map(|found| TensorInfo {
             dtype: found.tensor.dtype(),
             shape: found.shape().to_vec(),
             path: self.file.path().to_owned(),
+            scale_bytes: None,
         }))
     }
 
@@ -115,7 +151,7 @@ impl TensorSource for GgufTensors {
         if self.is_interleaved(&spec.name) && num_rows.is_multiple_of(self.head_dim) {
             bytes = TensorBytes::Owned(rows_in_halves(&bytes, num_rows, self.head_dim));
         }
-        Ok(HostTensor { dtype: found.tensor.dtype(), shape: found.shape().to_vec(), bytes })
+        Ok(HostTensor { dtype: found.tensor.dtype(), shape: found.shape().to_vec(), bytes, scales: None })
     }
 }
 

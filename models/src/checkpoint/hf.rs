@@ -1,11 +1,14 @@
 //! A Hugging Face folder as a checkpoint.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
-use super::{Checkpoint, HostTensor, LoadOptions, TensorInfo, TensorSource, TensorSpec, WeightDType};
-use crate::config::{GenerationConfig, ModelConfig};
+use super::quantized::QuantizedTensors;
+use super::{
+    Checkpoint, HostTensor, LoadOptions, StoredPart, TensorInfo, TensorSource, TensorSpec, WeightDType,
+};
+use crate::config::{GenerationConfig, ModelConfig, Quantization};
 use crate::error::{Error, Result};
 use crate::json;
 use crate::safetensors::{SafetensorsFolder, StoredDType};
@@ -13,17 +16,47 @@ use crate::safetensors::{SafetensorsFolder, StoredDType};
 const CONFIG: &str = "config.json";
 const GENERATION_CONFIG: &str = "generation_config.json";
 
-pub(super) fn open(path: &Path, options: &LoadOptions) -> Result<Checkpoint> {
-    let (config, generation) = read_configs(path)?;
-    let source = Box::new(SafetensorsFolder::open(path)?);
-    Ok(Checkpoint {
+pub(super) fn survey(path: &Path, options: &LoadOptions, errors: &mut Vec<Error>) -> Option<Checkpoint> {
+    let configs = read_configs(path);
+    if let Err(Error::NotAModel { .. }) = configs {
+        errors.push(not_a_model(path));
+        return None;
+    }
+    let configs = configs.map_err(|error| errors.push(error)).ok();
+    let folder = SafetensorsFolder::survey(path, errors);
+    let (config, generation) = configs?;
+    // Without a single tensor there is nothing to compare.
+    folder.names().next()?;
+    let method = match Quantization::from_json(&config.raw) {
+        Ok(method) => method,
+        Err(source) => {
+            errors.push(Error::Config { path: path.join(CONFIG), source });
+            return None;
+        }
+    };
+    let source: Box<dyn TensorSource> = match method {
+        Some(method) => Box::new(QuantizedTensors::new(folder, method)),
+        None => Box::new(folder),
+    };
+    Some(Checkpoint {
         path: path.to_owned(),
         config,
         generation,
         source,
         dtype: options.dtype.map(WeightDType::dtype),
+        quantize: options.quantize,
         gguf: None,
     })
+}
+
+/// A folder without a configuration may hold what a user meant.
+fn not_a_model(path: &Path) -> Error {
+    let mut nothing = Vec::new();
+    SafetensorsFolder::survey(path, &mut nothing);
+    match nothing.into_iter().next() {
+        Some(error @ (Error::FolderOfGguf { .. } | Error::PickledWeights { .. })) => error,
+        _ => Error::NotAModel { path: path.to_owned() },
+    }
 }
 
 /// `config.json`, which must be there, and `generation_config.json`, which may.
@@ -47,12 +80,23 @@ impl TensorSource for SafetensorsFolder {
     }
 
     fn names(&self) -> Vec<String> {
-        // Old Llama folders hold these tables, which are computed here.
-        self.names().filter(|name| !name.ends_with(".rotary_emb.inv_freq")).map(str::to_owned).collect()
+        self.names().map(str::to_owned).collect()
     }
 
     fn contains(&self, name: &str) -> bool {
         self.entry(name).is_some()
+    }
+
+    fn is_lost(&self, name: &str) -> bool {
+        self.is_lost(name)
+    }
+
+    fn parts(&self, spec: &TensorSpec) -> Vec<StoredPart> {
+        self.part(&spec.name).into_iter().collect()
+    }
+
+    fn files(&self) -> Vec<(PathBuf, u64)> {
+        self.files()
     }
 
     fn info(&self, spec: &TensorSpec) -> Result<Option<TensorInfo>> {
@@ -61,7 +105,8 @@ impl TensorSource for SafetensorsFolder {
         };
         match entry.dtype() {
             StoredDType::Known(dtype) => {
-                Ok(Some(TensorInfo { dtype: *dtype, shape: entry.shape().to_vec(), path: path.to_owned() }))
+                let (shape, path) = (entry.shape().to_vec(), path.to_owned());
+                Ok(Some(TensorInfo { dtype: *dtype, shape, path, scale_bytes: None }))
             }
             StoredDType::Foreign(name) => Err(Error::TensorDType {
                 tensor: spec.name.clone(),
@@ -76,6 +121,6 @@ impl TensorSource for SafetensorsFolder {
         let missing = |path: &Path| Error::MissingTensor { tensor: spec.name.clone(), path: path.to_owned() };
         let info = self.info(spec)?.ok_or_else(|| missing(Path::new("")))?;
         let bytes = self.bytes(&spec.name).ok_or_else(|| missing(&info.path))?;
-        Ok(HostTensor { dtype: info.dtype, shape: info.shape, bytes })
+        Ok(HostTensor { dtype: info.dtype, shape: info.shape, bytes, scales: None })
     }
 }

@@ -6,6 +6,8 @@ mod gguf;
 mod gguf_names;
 mod head;
 mod hf;
+mod look;
+mod quantized;
 mod source;
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,7 +21,7 @@ use crate::gguf::{Gguf, has_magic};
 
 pub(crate) use gguf_names::GgufNames;
 pub use head::OutputHead;
-pub use source::{HostTensor, TensorInfo, TensorSource, TensorSpec};
+pub use source::{HostScales, HostTensor, StoredPart, TensorInfo, TensorSource, TensorSpec};
 
 /// How to read a checkpoint.
 #[derive(Debug, Clone, Default)]
@@ -28,8 +30,17 @@ pub struct LoadOptions {
     pub load_format: LoadFormat,
     /// What floating-point and quantized tensors are turned into; `None` leaves each as it is stored.
     pub dtype: Option<WeightDType>,
+    /// What the dense weights of linear layers are quantized to while they are read; `None` leaves them.
+    pub quantize: Option<OnlineQuantization>,
     /// Seed of random weights ([`LoadFormat::Dummy`]).
     pub seed: u64,
+}
+
+/// A format that dense weights can be quantized to while they are read.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum OnlineQuantization {
+    /// 8-bit floats (4 exponent bits) with a scale for each row; embedding, head and routers stay as they are.
+    Fp8,
 }
 
 /// Where tensors come from.
@@ -72,6 +83,7 @@ pub struct Checkpoint {
     generation: GenerationConfig,
     source: Box<dyn TensorSource>,
     dtype: Option<DType>,
+    quantize: Option<OnlineQuantization>,
     /// The GGUF file that also holds the tokenizer, if it is one.
     gguf: Option<std::sync::Arc<Gguf>>,
 }
@@ -87,6 +99,8 @@ pub struct WeightSummary {
     pub by_dtype: BTreeMap<DType, (usize, u64)>,
     /// The dtypes of matrices: those that linear layers compute with.
     pub matrix_dtypes: BTreeSet<DType>,
+    /// The dtypes of matrices whose elements have scales beside them.
+    pub scaled_dtypes: BTreeSet<DType>,
     /// Tensors of the checkpoint that the model does not use, sorted.
     pub unused: Vec<String>,
 }
@@ -97,19 +111,28 @@ impl Checkpoint {
     /// # Errors
     /// What is wrong with the files, naming file and field or tensor.
     pub fn open(path: &Path, options: &LoadOptions) -> Result<Self> {
-        let metadata =
-            std::fs::metadata(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
-        match (metadata.is_dir(), options.load_format) {
-            (true, LoadFormat::Auto) => hf::open(path, options),
-            (true, LoadFormat::Dummy) => dummy::open(path, options),
-            (false, LoadFormat::Dummy) => Err(Error::DummyFile { path: path.to_owned() }),
-            (false, LoadFormat::Auto)
-                if path.extension().is_some_and(|end| end == "gguf") || is_gguf(path)? =>
-            {
-                gguf::open(path, options)
-            }
-            (false, LoadFormat::Auto) => Err(Error::NotAModel { path: path.to_owned() }),
+        let mut errors = Vec::new();
+        let opened = Self::survey(path, options, &mut errors);
+        match (errors.into_iter().next(), opened) {
+            (Some(error), _) => Err(error),
+            (None, Some(opened)) => Ok(opened),
+            (None, None) => unreachable!("what cannot be opened gives an error"),
         }
+    }
+
+    /// Opens as much of a model as can be opened, and adds everything that is wrong to `errors`; `None` where it cannot
+    /// be known what its tensors should be.
+    pub(crate) fn survey(path: &Path, options: &LoadOptions, errors: &mut Vec<Error>) -> Option<Self> {
+        let opened = match (kind_of(path), options.load_format) {
+            (Ok(Kind::Folder), LoadFormat::Auto) => return hf::survey(path, options, errors),
+            (Ok(Kind::Gguf), LoadFormat::Auto) => return gguf::survey(path, options, errors),
+            (Ok(Kind::Folder), LoadFormat::Dummy) => dummy::open(path, options),
+            (Ok(_), LoadFormat::Dummy) => Err(Error::DummyFile { path: path.to_owned() }),
+            (Ok(Kind::Pickled), _) => Err(Error::PickledWeights { path: path.to_owned() }),
+            (Ok(Kind::Other), _) => Err(Error::NotAModel { path: path.to_owned() }),
+            (Err(error), _) => Err(error),
+        };
+        opened.map_err(|error| errors.push(error)).ok()
     }
 
     /// A checkpoint over tensors from anywhere.
@@ -121,7 +144,7 @@ impl Checkpoint {
     ) -> Self {
         let dtype = dtype.map(WeightDType::dtype);
         let generation = GenerationConfig::default();
-        Self { path: path.to_owned(), config, generation, source, dtype, gguf: None }
+        Self { path: path.to_owned(), config, generation, source, dtype, quantize: None, gguf: None }
     }
 
     /// The file or folder that was opened.
@@ -142,6 +165,16 @@ impl Checkpoint {
     /// A word for the kind of checkpoint: `gguf`, `safetensors`, `dummy`.
     pub fn format(&self) -> &'static str {
         self.source.format()
+    }
+
+    /// How the weights of linear layers are stored: `gguf`, the method of a quantized folder; `None` where they are
+    /// dense.
+    pub fn quantization(&self) -> Option<&'static str> {
+        if self.gguf.is_some() {
+            return Some("gguf");
+        }
+        let method = crate::config::Quantization::from_json(&self.config.raw).ok().flatten();
+        method.map(|method| method.name())
     }
 
     /// What the files call the tensor that is `name` here: for messages.
@@ -168,6 +201,9 @@ impl Checkpoint {
         let spec = TensorSpec::new(name, shape);
         let info = self.checked_info(&spec)?;
         let tensor = self.source.tensor(&spec)?;
+        if self.is_quantized_online(&spec, &info) {
+            return Ok(convert::quantize(tensor, DType::F8E4M3));
+        }
         convert::convert(tensor, self.dtype_of(&info)).map_err(|given| self.refuse_dtype(&spec, given))
     }
 
@@ -198,25 +234,13 @@ impl Checkpoint {
     /// the model would not use are listed, and warned about.
     ///
     /// # Errors
-    /// As [`Checkpoint::tensor`], for the first one that does not fit.
+    /// As [`Checkpoint::tensor`]; [`Error::Problems`] where several do not fit.
     pub fn check(&self, specs: &[TensorSpec]) -> Result<WeightSummary> {
-        let mut summary = WeightSummary::default();
-        for spec in specs {
-            let info = self.checked_info(spec)?;
-            let num_elements = info.shape.iter().product::<usize>();
-            let dtype = self.dtype_of(&info);
-            let num_bytes = dtype.bytes_for(num_elements).unwrap_or(0) as u64;
-            if info.shape.len() > 1 {
-                summary.matrix_dtypes.insert(dtype);
-            }
-            let entry = summary.by_dtype.entry(dtype).or_default();
-            *entry = (entry.0 + 1, entry.1 + num_bytes);
-            summary.num_parameters += num_elements as u64;
-            summary.num_bytes += num_bytes;
+        let mut errors = Vec::new();
+        let summary = self.summarize(specs, &mut errors);
+        if let Some(error) = Error::of_problems(&self.path, errors) {
+            return Err(error);
         }
-        let used: BTreeSet<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
-        summary.unused =
-            self.source.names().into_iter().filter(|name| !used.contains(name.as_str())).collect();
         if !summary.unused.is_empty() {
             let stored_unused: Vec<_> = summary.unused.iter().map(|name| self.stored_name(name)).collect();
             tracing::warn!(
@@ -227,6 +251,46 @@ impl Checkpoint {
             );
         }
         Ok(summary)
+    }
+
+    /// What the tensors of `specs` take, with an error for each that is not there or not as it must be.
+    pub(crate) fn summarize(&self, specs: &[TensorSpec], errors: &mut Vec<Error>) -> WeightSummary {
+        let mut summary = WeightSummary::default();
+        for spec in specs {
+            match self.checked_info(spec) {
+                Ok(info) => self.count(spec, &info, &mut summary, errors),
+                Err(Error::MissingTensor { .. }) if self.source.is_lost(&spec.name) => {}
+                Err(error) => errors.push(error),
+            }
+        }
+        let used: BTreeSet<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
+        summary.unused =
+            self.source.names().into_iter().filter(|name| !used.contains(name.as_str())).collect();
+        summary
+    }
+
+    fn count(
+        &self,
+        spec: &TensorSpec,
+        info: &TensorInfo,
+        summary: &mut WeightSummary,
+        errors: &mut Vec<Error>,
+    ) {
+        if !(info.dtype.is_float() || info.dtype.is_quantized() || info.scale_bytes.is_some()) {
+            errors.push(self.refuse_dtype(spec, info.dtype));
+        }
+        let num_elements = info.shape.iter().product::<usize>();
+        let (dtype, scale_bytes) = self.read_as(spec, info);
+        let num_bytes = (dtype.bytes_for(num_elements).unwrap_or(0) + scale_bytes.unwrap_or(0)) as u64;
+        match scale_bytes {
+            _ if info.shape.len() < 2 => false,
+            Some(_) => summary.scaled_dtypes.insert(dtype),
+            None => summary.matrix_dtypes.insert(dtype),
+        };
+        let entry = summary.by_dtype.entry(dtype).or_default();
+        *entry = (entry.0 + 1, entry.1 + num_bytes);
+        summary.num_parameters += num_elements as u64;
+        summary.num_bytes += num_bytes;
     }
 
     pub(crate) fn gguf(&self) -> Option<&Gguf> {
@@ -258,6 +322,26 @@ impl Checkpoint {
         }
     }
 
+    /// The dtype that a tensor is read as, and the bytes of the scales that it then has beside it.
+    fn read_as(&self, spec: &TensorSpec, info: &TensorInfo) -> (DType, Option<usize>) {
+        if self.is_quantized_online(spec, info) {
+            return (DType::F8E4M3, Some(size_of::<f32>() * info.shape[0]));
+        }
+        let dtype = self.dtype_of(info);
+        (dtype, info.scale_bytes.filter(|_| dtype == info.dtype))
+    }
+
+    /// Weights of the layers' linear modules; not the routers of experts, which choose by small differences.
+    fn is_quantized_online(&self, spec: &TensorSpec, info: &TensorInfo) -> bool {
+        let name = &spec.name;
+        self.quantize == Some(OnlineQuantization::Fp8)
+            && info.shape.len() == 2
+            && matches!(info.dtype, DType::F32 | DType::F16 | DType::BF16)
+            && name.contains(".layers.")
+            && name.ends_with(".weight")
+            && ![".gate.weight", ".router.weight"].iter().any(|router| name.ends_with(router))
+    }
+
     fn refuse_dtype(&self, spec: &TensorSpec, given: DType) -> Error {
         Error::TensorDType {
             tensor: self.stored_name(&spec.name),
@@ -268,10 +352,27 @@ impl Checkpoint {
     }
 }
 
-fn is_gguf(path: &Path) -> Result<bool> {
+/// What a path is, by its name or its first bytes.
+enum Kind {
+    Folder,
+    Gguf,
+    /// A file of Python objects.
+    Pickled,
+    Other,
+}
+
+fn kind_of(path: &Path) -> Result<Kind> {
     use std::io::Read as _;
     let io = |source| Error::Io { path: path.to_owned(), source };
+    if std::fs::metadata(path).map_err(io)?.is_dir() {
+        return Ok(Kind::Folder);
+    }
+    let ends = |ends: &[&str]| path.extension().is_some_and(|end| ends.iter().any(|known| end == *known));
     let mut start = Vec::new();
     std::fs::File::open(path).map_err(io)?.take(4).read_to_end(&mut start).map_err(io)?;
-    Ok(has_magic(&start))
+    Ok(match () {
+        () if ends(&["gguf"]) || has_magic(&start) => Kind::Gguf,
+        () if ends(&["bin", "pt", "pth", "ckpt"]) => Kind::Pickled,
+        () => Kind::Other,
+    })
 }

@@ -3,7 +3,7 @@
 use std::fmt::Debug;
 use std::path::PathBuf;
 
-use quire_kernels::DType;
+use quire_kernels::{DType, HostWeight, WeightScales};
 
 use crate::error::Result;
 use crate::mmap::TensorBytes;
@@ -26,6 +26,8 @@ pub struct TensorInfo {
     pub shape: Vec<usize>,
     /// The file it lies in.
     pub path: PathBuf,
+    /// Bytes of the scales and zero points beside it, where its elements have some.
+    pub scale_bytes: Option<usize>,
 }
 
 /// A tensor in host memory.
@@ -36,6 +38,62 @@ pub struct HostTensor {
     /// Its shape, the slowest dimension first.
     pub shape: Vec<usize>,
     /// Its elements, row by row.
+    pub bytes: TensorBytes,
+    /// What the elements are multiplied with, where they do not say it themselves.
+    pub scales: Option<HostScales>,
+}
+
+/// Scales beside the elements of a matrix, as [`WeightScales`] has them.
+#[derive(Debug, Clone, PartialEq)]
+pub struct HostScales {
+    /// Rows and columns that share a scale.
+    pub block: [usize; 2],
+    /// A scale for each block, row-major.
+    pub scales: Vec<f32>,
+    /// A zero point for each block; `None` for zeros of 0.
+    pub zeros: Option<Vec<u8>>,
+    /// The block column of each column, where they are not in order.
+    pub column_groups: Option<Vec<u32>>,
+}
+
+impl HostScales {
+    /// The same, borrowed.
+    pub fn as_weight_scales(&self) -> WeightScales<'_> {
+        WeightScales {
+            block: self.block,
+            scales: &self.scales,
+            zeros: self.zeros.as_deref(),
+            column_groups: self.column_groups.as_deref(),
+        }
+    }
+}
+
+impl HostTensor {
+    /// A matrix as a backend packs it. A vector counts as one row.
+    pub fn as_host_weight<'a>(&'a self, name: &'a str, bias: Option<&'a [f32]>) -> HostWeight<'a> {
+        let (columns, leading) = self.shape.split_last().map_or((1, &[][..]), |(last, rest)| (*last, rest));
+        HostWeight {
+            name,
+            dtype: self.dtype,
+            rows: leading.iter().product(),
+            columns,
+            data: &self.bytes,
+            scales: self.scales.as_ref().map(HostScales::as_weight_scales),
+            bias,
+        }
+    }
+}
+
+/// A piece of a tensor as it is stored: its elements, or scales beside them.
+#[derive(Debug, Clone)]
+pub struct StoredPart {
+    /// Its name in the file.
+    pub name: String,
+    /// The file it lies in.
+    pub path: PathBuf,
+    /// Its dtype.
+    pub dtype: DType,
+    /// Its elements.
     pub bytes: TensorBytes,
 }
 
@@ -61,6 +119,23 @@ pub trait TensorSource: Debug + Send + Sync {
     /// # Errors
     /// [`Error::TensorDType`](crate::Error::TensorDType) where its dtype has no name here.
     fn info(&self, spec: &TensorSpec) -> Result<Option<TensorInfo>>;
+
+    /// Whether a tensor is missing for a reason that opening the source has told.
+    fn is_lost(&self, name: &str) -> bool {
+        let _ = name;
+        false
+    }
+
+    /// The pieces of a tensor as they are stored, for a look at their values; empty where it is made to order.
+    fn parts(&self, spec: &TensorSpec) -> Vec<StoredPart> {
+        let _ = spec;
+        Vec::new()
+    }
+
+    /// The files that tensors lie in, with their lengths in bytes.
+    fn files(&self) -> Vec<(PathBuf, u64)> {
+        Vec::new()
+    }
 
     /// Reads the tensor that `spec` names, which [`TensorSource::info`] has been asked for before.
     ///

@@ -6,11 +6,8 @@ use serde_json::{Map, Value};
 use super::dialect::{Biases, Dialect};
 use super::fields::Fields;
 use super::rope::RopeContext;
-use super::{ConfigError, ModelConfig, MoeConfig, RopeConfig, SlidingWindow, head_dim_of};
+use super::{ConfigError, ModelConfig, MoeConfig, Quantization, RopeConfig, SlidingWindow, head_dim_of};
 
-/// What can be loaded where weights are quantized.
-const QUANTIZATIONS: &str = "GGUF files with Q4_0, Q4_1, Q5_0, Q5_1, Q8_0, Q4_K, Q5_K, Q6_K tensors; \
-                             a Hugging Face folder must hold dense weights";
 impl ModelConfig {
     /// Reads and validates the object of a `config.json`.
     ///
@@ -21,7 +18,7 @@ impl ModelConfig {
         let dialect = Dialect::of(&architecture);
         let complete = dialect.complete(config);
         let fields = Fields::new(&complete);
-        refuse_quantization(fields)?;
+        Quantization::from_json(config)?;
         refuse_bidirectional(fields)?;
         let hidden_size = fields.required_size("hidden_size")?;
         let num_heads = fields.required_size("num_attention_heads")?;
@@ -89,12 +86,6 @@ fn architecture(fields: Fields<'_>) -> Result<String, ConfigError> {
     let dialect = fields.string("model_type")?.and_then(Dialect::of_model_type);
     let missing = || ConfigError::Missing { field: "architectures".to_owned() };
     dialect.map(|dialect| dialect.architecture.to_owned()).ok_or_else(missing)
-}
-
-fn refuse_quantization(fields: Fields<'_>) -> Result<(), ConfigError> {
-    let Some(quantization) = fields.object("quantization_config")? else { return Ok(()) };
-    let given = quantization.string("quant_method")?.unwrap_or("unnamed").to_owned();
-    Err(ConfigError::Quantization { given, known: QUANTIZATIONS })
 }
 
 fn refuse_bidirectional(fields: Fields<'_>) -> Result<(), ConfigError> {

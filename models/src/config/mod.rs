@@ -7,6 +7,7 @@ mod generation;
 mod gguf;
 mod hf;
 mod moe;
+mod quantization;
 mod rope;
 mod window;
 
@@ -18,6 +19,7 @@ pub use error::ConfigError;
 pub use generation::GenerationConfig;
 pub(crate) use gguf::ROPE_TENSORS;
 pub use moe::MoeConfig;
+pub use quantization::Quantization;
 pub use rope::{RopeConfig, RopeScaling};
 pub use window::SlidingWindow;
 

@@ -142,6 +142,21 @@ pub enum GgufError {
         /// The difference.
         missing: u64,
     },
+    /// Metadata that says something else than the tensors.
+    #[error("{field}: {given}, but {tensors} are {counted}")]
+    Contradiction {
+        /// The key.
+        field: String,
+        /// What it says.
+        given: u64,
+        /// What was counted, in words.
+        tensors: &'static str,
+        /// How many there are.
+        counted: u64,
+    },
+    /// A pointer that stands for a file in Git's large file storage.
+    #[error("the file is a pointer of git lfs, not the model itself: `git lfs pull` fetches it")]
+    LfsPointer,
     /// Two tensors that share bytes.
     #[error("tensors {first} and {second} overlap")]
     Overlap {

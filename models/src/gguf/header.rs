@@ -1,6 +1,6 @@
 //! Everything in front of the tensors' bytes.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
 
 use quire_kernels::DType;
@@ -9,6 +9,7 @@ use super::cursor::Cursor;
 use super::metadata::read_type;
 use super::tensor_type::{known, tensor_type};
 use super::{GgufError, Metadata, Value, ValueType};
+use crate::safetensors::LFS_POINTER;
 
 pub(super) const MAGIC: &[u8; 4] = b"GGUF";
 const DEFAULT_ALIGNMENT: u64 = 32;
@@ -23,6 +24,8 @@ pub struct Header {
     version: u32,
     metadata: BTreeMap<String, (ValueType, Value)>,
     tensors: Vec<TensorEntry>,
+    /// Names of tensors that are not sound.
+    lost: BTreeSet<String>,
     by_name: BTreeMap<String, usize>,
 }
 
@@ -64,6 +67,16 @@ impl Header {
     /// # Errors
     /// The first thing that is not as it must be, naming field or tensor.
     pub fn parse(data: &[u8]) -> Result<Self, GgufError> {
+        let mut errors = Vec::new();
+        let header = Self::survey(data, &mut errors)?;
+        errors.into_iter().next().map_or(Ok(header), Err)
+    }
+
+    /// The same, with every tensor that is not as it must be in `errors`; the header has the others.
+    ///
+    /// # Errors
+    /// What makes it impossible to go on.
+    pub fn survey(data: &[u8], errors: &mut Vec<GgufError>) -> Result<Self, GgufError> {
         let mut cursor = Cursor::new(data);
         let version = read_version(&mut cursor, data)?;
         cursor.set_field("tensor count");
@@ -76,10 +89,25 @@ impl Header {
 
         let data_start = (cursor.at() as u64).next_multiple_of(alignment);
         let place = Placement { data_start, alignment, file_bytes: data.len() as u64 };
-        let tensors = raw.into_iter().map(|tensor| place.locate(tensor)).collect::<Result<Vec<_>, _>>()?;
-        check_overlaps(&tensors)?;
-        let by_name = index_by_name(&tensors)?;
-        Ok(Self { version, metadata, tensors, by_name })
+        let (mut tensors, mut lost) = (Vec::new(), BTreeSet::new());
+        for tensor in raw {
+            let name = tensor.name.clone();
+            match place.locate(tensor) {
+                Ok(tensor) => tensors.push(tensor),
+                Err(error) => {
+                    errors.push(error);
+                    lost.insert(name);
+                }
+            }
+        }
+        find_overlaps(&tensors, errors);
+        let by_name = index_by_name(&tensors, errors);
+        Ok(Self { version, metadata, tensors, lost, by_name })
+    }
+
+    /// Whether a tensor is not here because it is not sound.
+    pub fn is_lost(&self, name: &str) -> bool {
+        self.lost.contains(name)
     }
 
     /// The format's version, 2 or 3.
@@ -117,6 +145,9 @@ struct RawTensor {
 
 fn read_version(cursor: &mut Cursor<'_>, data: &[u8]) -> Result<u32, GgufError> {
     cursor.set_field("magic");
+    if data.starts_with(LFS_POINTER) {
+        return Err(GgufError::LfsPointer);
+    }
     if data.is_empty() || !MAGIC.starts_with(&data[..data.len().min(4)]) {
         return Err(GgufError::Magic { given: data[..data.len().min(4)].to_vec() });
     }
@@ -213,21 +244,20 @@ fn size_in_bytes(shape: &[u64], dtype: DType) -> Option<(Vec<usize>, u64)> {
     (num_bytes > 0).then_some((dims, num_bytes as u64))
 }
 
-fn check_overlaps(tensors: &[TensorEntry]) -> Result<(), GgufError> {
+fn find_overlaps(tensors: &[TensorEntry], errors: &mut Vec<GgufError>) {
     let mut by_start: Vec<&TensorEntry> = tensors.iter().collect();
     by_start.sort_by_key(|tensor| tensor.range.start);
-    match by_start.windows(2).find(|pair| pair[0].range.end > pair[1].range.start) {
-        Some(pair) => Err(GgufError::Overlap { first: pair[0].name.clone(), second: pair[1].name.clone() }),
-        None => Ok(()),
+    for pair in by_start.windows(2).filter(|pair| pair[0].range.end > pair[1].range.start) {
+        errors.push(GgufError::Overlap { first: pair[0].name.clone(), second: pair[1].name.clone() });
     }
 }
 
-fn index_by_name(tensors: &[TensorEntry]) -> Result<BTreeMap<String, usize>, GgufError> {
+fn index_by_name(tensors: &[TensorEntry], errors: &mut Vec<GgufError>) -> BTreeMap<String, usize> {
     let mut by_name = BTreeMap::new();
     for (at, tensor) in tensors.iter().enumerate() {
         if by_name.insert(tensor.name.clone(), at).is_some() {
-            return Err(GgufError::Duplicate { field: format!("tensor {}", tensor.name) });
+            errors.push(GgufError::Duplicate { field: format!("tensor {}", tensor.name) });
         }
     }
-    Ok(by_name)
+    by_name
 }

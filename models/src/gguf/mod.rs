@@ -38,15 +38,37 @@ impl Gguf {
     /// # Errors
     /// [`Error::Io`] if it cannot be read, [`Error::Gguf`] naming field or tensor if it is not sound.
     pub fn open(path: &Path) -> Result<Self> {
+        let mut problems = Vec::new();
+        let opened = Self::survey(path, &mut problems)?;
+        problems.into_iter().next().map_or(Ok(opened), Err)
+    }
+
+    /// The same, with every tensor that is not sound in `problems`; the file has the others.
+    ///
+    /// # Errors
+    /// What makes it impossible to go on.
+    pub fn survey(path: &Path, problems: &mut Vec<Error>) -> Result<Self> {
         let file = MappedFile::open(path)?;
-        let header = Header::parse(&file)
-            .map_err(|source| Error::Gguf { path: path.to_owned(), source: Box::new(source) })?;
+        let refuse = |source| Error::Gguf { path: path.to_owned(), source: Box::new(source) };
+        let mut errors = Vec::new();
+        let header = Header::survey(&file, &mut errors).map_err(refuse)?;
+        problems.extend(errors.into_iter().map(refuse));
         Ok(Self { file, header })
+    }
+
+    /// Whether a tensor is not here because it is not sound.
+    pub fn is_lost(&self, name: &str) -> bool {
+        self.header.is_lost(name)
     }
 
     /// Where the file lies.
     pub fn path(&self) -> &Path {
         self.file.path()
+    }
+
+    /// The file's length.
+    pub fn num_bytes(&self) -> u64 {
+        self.file.len() as u64
     }
 
     /// The metadata, readable in place.

@@ -6,7 +6,8 @@ use std::sync::Arc;
 
 use serde::Deserialize;
 
-use super::{Entry, Header};
+use super::{Entry, Header, SafetensorsError, StoredDType};
+use crate::checkpoint::StoredPart;
 use crate::error::{Error, Result};
 use crate::json;
 use crate::mmap::{MappedFile, TensorBytes};
@@ -54,9 +55,12 @@ pub enum ShardError {
 /// whose shards were merged and whose index was left behind.
 #[derive(Debug)]
 pub struct SafetensorsFolder {
+    path: PathBuf,
     files: Vec<Arc<MappedFile>>,
     /// By name: the file it lies in, and where.
     tensors: BTreeMap<String, (usize, Entry)>,
+    /// Tensors that a header or the index has, and that cannot be read.
+    lost: BTreeSet<String>,
 }
 
 #[derive(Deserialize)]
@@ -68,9 +72,21 @@ impl SafetensorsFolder {
     /// Maps every file of `folder` and checks headers against lengths and shards against the index.
     ///
     /// # Errors
-    /// [`Error::NoWeights`], [`Error::Safetensors`] or [`Error::Shards`], naming file and tensor.
+    /// The first of [`survey`](Self::survey).
     pub fn open(folder: &Path) -> Result<Self> {
+        let mut problems = Vec::new();
+        let opened = Self::survey(folder, &mut problems);
+        problems.into_iter().next().map_or(Ok(opened), Err)
+    }
+
+    /// The same, with everything that is wrong and what can be read in spite of it.
+    ///
+    /// The problems are [`Error::NoWeights`], [`Error::Safetensors`], [`Error::Shards`] and the like, naming file and
+    /// tensor.
+    pub fn survey(folder: &Path, problems: &mut Vec<Error>) -> Self {
         let (single, index) = (folder.join(SINGLE_FILE), folder.join(INDEX_FILE));
+        let (path, files) = (folder.to_owned(), Vec::new());
+        let mut opened = Self { path, files, tensors: BTreeMap::new(), lost: BTreeSet::new() };
         if single.exists() {
             if index.exists() {
                 tracing::warn!(
@@ -79,12 +95,36 @@ impl SafetensorsFolder {
                     "ignored: model.safetensors lies beside it and is used"
                 );
             }
-            return Self::open_files(&[single]);
+            opened.open_file(&single, problems);
+        } else if index.exists() {
+            opened.open_index(&index, problems);
+        } else {
+            problems.push(no_weights(folder));
         }
-        if index.exists() {
-            return Self::open_index(folder, &index);
-        }
-        Err(Error::NoWeights { path: folder.to_owned(), expected: [SINGLE_FILE, INDEX_FILE] })
+        opened
+    }
+
+    /// Whether a tensor is not here because it, or its file, is not sound.
+    pub fn is_lost(&self, name: &str) -> bool {
+        self.lost.contains(name)
+    }
+
+    /// A tensor as it is stored, if it has a dtype with a name here.
+    pub(crate) fn part(&self, name: &str) -> Option<StoredPart> {
+        let (StoredDType::Known(dtype), path) = (self.entry(name)?.dtype().clone(), self.file(name)?) else {
+            return None;
+        };
+        Some(StoredPart { name: name.to_owned(), path: path.to_owned(), dtype, bytes: self.bytes(name)? })
+    }
+
+    /// The folder.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The files, with their lengths in bytes.
+    pub fn files(&self) -> Vec<(PathBuf, u64)> {
+        self.files.iter().map(|file| (file.path().to_owned(), file.len() as u64)).collect()
     }
 
     /// Every tensor's name, sorted.
@@ -108,49 +148,80 @@ impl SafetensorsFolder {
         self.tensors.get(name).map(|(file, _)| self.files[*file].path())
     }
 
-    fn open_index(folder: &Path, index_path: &Path) -> Result<Self> {
-        let index: Index = json::read(index_path)?;
+    fn open_index(&mut self, index_path: &Path, problems: &mut Vec<Error>) {
+        let index: Index = match json::read(index_path) {
+            Ok(index) => index,
+            Err(error) => return problems.push(error),
+        };
         let refuse = |source| Error::Shards { path: index_path.to_owned(), source };
         let shards: BTreeSet<&String> = index.weight_map.values().collect();
         if shards.is_empty() {
-            return Err(refuse(ShardError::Empty));
+            problems.push(refuse(ShardError::Empty));
         }
-        let paths = shards
-            .iter()
-            .map(|shard| shard_path(folder, shard, &index))
-            .collect::<Result<Vec<_>, _>>()
-            .map_err(refuse)?;
-        let opened = Self::open_files(&paths)?;
-        opened.check_against(&index).map_err(refuse)?;
-        Ok(opened)
-    }
-
-    fn open_files(paths: &[PathBuf]) -> Result<Self> {
-        let mut opened = Self { files: Vec::new(), tensors: BTreeMap::new() };
-        for (at, path) in paths.iter().enumerate() {
-            let file = MappedFile::open(path)?;
-            let header = Header::parse(&file)
-                .map_err(|source| Error::Safetensors { path: path.clone(), source: Box::new(source) })?;
-            for (name, entry) in header.entries() {
-                if let Some((first, _)) = opened.tensors.insert(name.clone(), (at, entry.clone())) {
-                    let first = paths[first].clone();
-                    return Err(Error::TensorTwice { tensor: name.clone(), first, second: path.clone() });
-                }
+        let mut sound = BTreeSet::new();
+        for shard in shards {
+            match shard_path(&self.path, shard, &index) {
+                Ok(path) if self.open_file(&path, problems) => drop(sound.insert(shard)),
+                Ok(_) => {}
+                Err(error) => problems.push(refuse(error)),
             }
-            opened.files.push(file);
         }
-        Ok(opened)
-    }
-
-    /// The index must name nothing that is not there; what it does not name is used all the same.
-    fn check_against(&self, index: &Index) -> Result<(), ShardError> {
         for (tensor, shard) in &index.weight_map {
-            let found = self.file(tensor).and_then(Path::file_name);
-            if found != Some(shard.as_ref()) {
-                return Err(ShardError::AbsentTensor { tensor: tensor.clone(), shard: shard.clone() });
+            if self.file(tensor).and_then(Path::file_name) == Some(shard.as_ref()) {
+                continue;
+            }
+            self.lost.insert(tensor.clone());
+            // That a broken or missing shard does not hold it has been said.
+            if sound.contains(shard) {
+                let (tensor, shard) = (tensor.clone(), shard.clone());
+                problems.push(refuse(ShardError::AbsentTensor { tensor, shard }));
             }
         }
-        Ok(())
+    }
+
+    /// Takes in the tensors of a file; whether all of it is sound.
+    fn open_file(&mut self, path: &Path, problems: &mut Vec<Error>) -> bool {
+        let before = problems.len();
+        match MappedFile::open(path) {
+            Ok(file) => self.take(file, problems),
+            Err(error) => problems.push(error),
+        }
+        problems.len() == before
+    }
+
+    fn take(&mut self, file: Arc<MappedFile>, problems: &mut Vec<Error>) {
+        let path = file.path();
+        let mut errors = Vec::new();
+        let header = Header::survey(&file, &mut errors);
+        self.lost.extend(errors.iter().filter_map(SafetensorsError::tensor).map(str::to_owned));
+        let refuse = |source| Error::Safetensors { path: path.to_owned(), source: Box::new(source) };
+        problems.extend(errors.into_iter().map(refuse));
+        for (name, entry) in header.entries() {
+            if let Some((first, _)) = self.tensors.insert(name.clone(), (self.files.len(), entry.clone())) {
+                let first = self.files[first].path().to_owned();
+                problems.push(Error::TensorTwice { tensor: name.clone(), first, second: path.to_owned() });
+            }
+        }
+        self.files.push(file);
+    }
+}
+
+/// Weights may be there in a form that is not read.
+fn no_weights(folder: &Path) -> Error {
+    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
+    let mut names: Vec<_> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
+    names.sort();
+    let is_pickled = |name: &String| {
+        let path = Path::new(name);
+        let is_weights = name.starts_with("pytorch_model") || name.starts_with("consolidated");
+        is_weights
+            && path.extension().is_some_and(|end| ["bin", "pt", "pth"].iter().any(|known| end == *known))
+    };
+    let has_gguf = names.iter().find(|name| name.ends_with(".gguf")).cloned();
+    match (names.into_iter().find(is_pickled), has_gguf) {
+        (Some(file), _) => Error::PickledWeights { path: folder.join(file) },
+        (None, Some(file)) => Error::FolderOfGguf { path: folder.to_owned(), file },
+        (None, None) => Error::NoWeights { path: folder.to_owned(), expected: [SINGLE_FILE, INDEX_FILE] },
     }
 }
 

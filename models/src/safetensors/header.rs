@@ -12,6 +12,9 @@ const LENGTH_BYTES: usize = 8;
 /// The format's own limit, so that nobody's header can ask for more.
 const MAX_HEADER_BYTES: u64 = 100_000_000;
 
+/// How a pointer of Git's large file storage starts.
+pub(crate) const LFS_POINTER: &[u8] = b"version https://git-lfs";
+
 /// Why a safetensors file is refused.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -22,6 +25,9 @@ pub enum SafetensorsError {
         /// The file's length.
         file_bytes: u64,
     },
+    /// A pointer that stands for a file in Git's large file storage.
+    #[error("the file is a pointer of git lfs, not the weights themselves: `git lfs pull` fetches them")]
+    LfsPointer,
     /// A header length that cannot be right.
     #[error(
         "header length {given} is out of range, expected at most {max} (the file has {file_bytes} bytes)"
@@ -83,6 +89,18 @@ pub enum SafetensorsError {
     },
 }
 
+impl SafetensorsError {
+    /// The tensor that cannot be read.
+    pub fn tensor(&self) -> Option<&str> {
+        match self {
+            Self::Offsets { tensor, .. } | Self::OutOfBounds { tensor, .. } | Self::Size { tensor, .. } => {
+                Some(tensor)
+            }
+            _ => None,
+        }
+    }
+}
+
 /// A parsed header, by tensor name.
 #[derive(Debug)]
 pub struct Header {
@@ -129,16 +147,31 @@ impl Header {
     /// # Errors
     /// The first thing that is not as it must be, naming the tensor.
     pub fn parse(data: &[u8]) -> Result<Self, SafetensorsError> {
-        let data_start = data_start(data)?;
-        let raw: RawHeader =
-            serde_json::from_slice(&data[LENGTH_BYTES..data_start]).map_err(SafetensorsError::HeaderJson)?;
-        let entries = raw
-            .0
-            .into_iter()
-            .map(|(name, raw)| Ok((name.clone(), raw.locate(name, data_start as u64, data.len() as u64)?)))
-            .collect::<Result<BTreeMap<_, _>, SafetensorsError>>()?;
-        check_overlaps(&entries)?;
-        Ok(Self { entries })
+        let mut errors = Vec::new();
+        let header = Self::survey(data, &mut errors);
+        errors.into_iter().next().map_or(Ok(header), Err)
+    }
+
+    /// The same, with everything that is not as it must be; the tensors are those that are sound.
+    pub fn survey(data: &[u8], errors: &mut Vec<SafetensorsError>) -> Self {
+        let mut entries = BTreeMap::new();
+        let (data_start, raw) = match read_raw(data) {
+            Ok(read) => read,
+            Err(error) => {
+                errors.push(error);
+                return Self { entries };
+            }
+        };
+        for (name, raw) in raw.0 {
+            match raw.locate(name.clone(), data_start as u64, data.len() as u64) {
+                Ok(entry) => {
+                    entries.insert(name, entry);
+                }
+                Err(error) => errors.push(error),
+            }
+        }
+        find_overlaps(&entries, errors);
+        Self { entries }
     }
 
     /// Every tensor, by name.
@@ -148,6 +181,9 @@ impl Header {
 }
 
 fn data_start(data: &[u8]) -> Result<usize, SafetensorsError> {
+    if data.starts_with(LFS_POINTER) {
+        return Err(SafetensorsError::LfsPointer);
+    }
     let file_bytes = data.len() as u64;
     let Some(length) = data.first_chunk::<LENGTH_BYTES>() else {
         return Err(SafetensorsError::TooShort { file_bytes });
@@ -160,13 +196,19 @@ fn data_start(data: &[u8]) -> Result<usize, SafetensorsError> {
     Ok(LENGTH_BYTES + given as usize)
 }
 
-fn check_overlaps(entries: &BTreeMap<String, Entry>) -> Result<(), SafetensorsError> {
+fn read_raw(data: &[u8]) -> Result<(usize, RawHeader), SafetensorsError> {
+    let data_start = data_start(data)?;
+    let raw =
+        serde_json::from_slice(&data[LENGTH_BYTES..data_start]).map_err(SafetensorsError::HeaderJson)?;
+    Ok((data_start, raw))
+}
+
+fn find_overlaps(entries: &BTreeMap<String, Entry>, errors: &mut Vec<SafetensorsError>) {
     // Empty tensors share no byte with anything.
     let mut by_start: Vec<_> = entries.iter().filter(|(_, entry)| !entry.range.is_empty()).collect();
     by_start.sort_by_key(|(_, entry)| entry.range.start);
-    match by_start.windows(2).find(|pair| pair[0].1.range.end > pair[1].1.range.start) {
-        Some(pair) => Err(SafetensorsError::Overlap { first: pair[0].0.clone(), second: pair[1].0.clone() }),
-        None => Ok(()),
+    for pair in by_start.windows(2).filter(|pair| pair[0].1.range.end > pair[1].1.range.start) {
+        errors.push(SafetensorsError::Overlap { first: pair[0].0.clone(), second: pair[1].0.clone() });
     }
 }
 

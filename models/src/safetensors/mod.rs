@@ -12,6 +12,7 @@ mod folder;
 mod header;
 
 pub use folder::{SafetensorsFolder, ShardError};
+pub(crate) use header::LFS_POINTER;
 pub use header::{Entry, Header, SafetensorsError, StoredDType};
 
 /// The body of a fuzz target: reads `data` as a safetensors file. It must return, whatever the bytes are.

@@ -127,6 +127,12 @@ impl Tokenizer {
         self.inner.get_vocab_size(true)
     }
 
+    /// The largest id of a token and one: rows that an embedding needs.
+    pub fn num_ids(&self) -> usize {
+        let ids = self.inner.get_vocab(true).into_values();
+        ids.max().map_or(0, |last| last as usize + 1)
+    }
+
     /// The special tokens that have a role.
     pub fn named_tokens(&self) -> &NamedTokens {
         &self.named

@@ -1,7 +1,8 @@
-//! The command line: `generate`, `chat`, `inspect`, `bench`, `tune-kernels`, `trace`.
+//! The command line: `generate`, `chat`, `check`, `inspect`, `bench`, `tune-kernels`, `trace`.
 
 mod bench;
 mod chat;
+mod check;
 mod engine;
 mod generate;
 pub(crate) mod input;
@@ -43,6 +44,10 @@ enum Command {
     Generate(generate::GenerateArgs),
     /// Talks with a model.
     Chat(chat::ChatArgs),
+    /// Says everything that is wrong with a model's files, in one table.
+    ///
+    /// Exit codes: 0 the model can be loaded, 1 it cannot, 2 the command line is wrong.
+    Check(check::CheckArgs),
     /// Says what a model is and what it needs, without loading its weights.
     Inspect(inspect::InspectArgs),
     /// Measures latency and throughput.
@@ -100,13 +105,14 @@ fn run_command(app: &App, cli: Cli) -> Result<()> {
     match cli.command {
         Command::Generate(args) => generate::run(&context, &args),
         Command::Chat(args) => chat::run(&context, &args),
+        Command::Check(args) => check::run(&context, &args),
         Command::Inspect(args) => inspect::run(&context, &args),
         Command::Bench(args) => bench::run(&context, &args),
         Command::TuneKernels(args) => tune::run(&args),
         Command::Trace(args) => trace::run(&args),
         Command::Serve(_) => Err(Error::NotBuilt {
             command: "serve",
-            built: "generate, chat, inspect, bench, tune-kernels and trace",
+            built: "generate, chat, check, inspect, bench, tune-kernels and trace",
         }),
     }
 }

@@ -1,0 +1,27 @@
+//! A model's check, with what only an engine can say of it.
+
+use std::path::Path;
+
+use quire_models::ModelRegistry;
+use quire_models::check::{CheckOptions, CheckReport, Finding, Severity, check};
+
+use crate::text::ChatTemplate;
+
+/// Checks a model as [`quire_models::check::check`] does, and renders each of its chat templates once.
+pub fn check_model(path: &Path, options: &CheckOptions, models: &ModelRegistry) -> CheckReport {
+    let mut report = check(path, options, models);
+    let templates = report.templates.clone();
+    for name in templates.names() {
+        let source = templates.named(name).unwrap_or_default();
+        let Err(error) = ChatTemplate::at_start(source, report.named_tokens.clone()) else { continue };
+        report.add(Finding {
+            severity: Severity::Problem,
+            kind: "chat-template",
+            file: path.to_owned(),
+            tensor: None,
+            num_bytes: Some(source.len() as u64),
+            message: format!("template {name:?}: {error}"),
+        });
+    }
+    report
+}

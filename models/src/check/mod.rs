@@ -1,0 +1,251 @@
+//! Everything that can be known to be wrong with a model before a byte of it is uploaded.
+//!
+//! [`check`] opens a model as a start does, but goes on after what is wrong, so that all of it is said at once:
+//!
+//! 1. every file and shard is there, and its header fits its length;
+//! 2. the configuration describes a model that can be run, and agrees with the tensors;
+//! 3. every tensor that the model needs is there once, in its shape and in a dtype that can be computed with; what it does
+//!    not need is listed;
+//! 4. the tokenizer opens, and its ids are rows of the embedding; special tokens exist;
+//! 5. no weight is NaN or infinite, in samples or in all of it ([`Depth`]).
+//!
+//! Loading runs the same through [`load`]: whatever would be a problem here is an error there.
+
+mod finding;
+mod scan;
+mod texts;
+
+use std::path::{Path, PathBuf};
+
+use crate::architectures::ModelRegistry;
+use crate::checkpoint::{Checkpoint, LoadFormat, LoadOptions, OutputHead, TensorSpec, WeightSummary};
+use crate::error::{Error, Result};
+use crate::tokenizer::{ChatTemplates, NamedTokens, Tokenizer};
+
+pub use finding::{Finding, Severity};
+pub use scan::ScanSummary;
+
+/// How much of the weights is read.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum Depth {
+    /// None: headers, configuration and texts only.
+    Headers,
+    /// A few places of every tensor.
+    #[default]
+    Samples,
+    /// All of them.
+    Full,
+}
+
+/// What a check looks at.
+#[derive(Debug, Clone, Default)]
+pub struct CheckOptions {
+    /// How the model would be loaded.
+    pub load: LoadOptions,
+    /// How much of the weights is read.
+    pub depth: Depth,
+    /// Whether the model's own tokenizer is left alone, because another one is given.
+    pub skip_tokenizer: bool,
+}
+
+/// What a check found.
+#[derive(Debug, Clone, Default)]
+pub struct CheckReport {
+    /// The file or folder.
+    pub path: PathBuf,
+    /// A word for the kind of checkpoint, as far as it could be opened.
+    pub format: Option<&'static str>,
+    /// The architecture of its configuration.
+    pub architecture: Option<String>,
+    /// How its weights are quantized.
+    pub quantization: Option<&'static str>,
+    /// The files that weights lie in, with their lengths in bytes.
+    pub files: Vec<(PathBuf, u64)>,
+    /// What the weights are, where all that are needed are there.
+    pub weights: Option<WeightSummary>,
+    /// Where the output head is.
+    pub head: Option<OutputHead>,
+    /// Its chat templates.
+    pub templates: ChatTemplates,
+    /// Special tokens, as far as its tokenizer could be opened.
+    pub named_tokens: NamedTokens,
+    /// What was read of the weights.
+    pub scan: ScanSummary,
+    /// Everything there is to say: problems first, then notes.
+    pub findings: Vec<Finding>,
+}
+
+impl CheckReport {
+    /// Those findings for which the model would not be loaded.
+    pub fn problems(&self) -> impl Iterator<Item = &Finding> {
+        self.findings.iter().filter(|finding| finding.severity == Severity::Problem)
+    }
+
+    /// Whether the model can be loaded.
+    pub fn is_ok(&self) -> bool {
+        self.problems().next().is_none()
+    }
+
+    /// Adds a finding of a caller who knows more, such as how templates are rendered.
+    pub fn add(&mut self, finding: Finding) {
+        self.findings.push(finding);
+        self.findings.sort_by_key(|finding| finding.severity);
+    }
+}
+
+/// Checks a model.
+pub fn check(path: &Path, options: &CheckOptions, registry: &ModelRegistry) -> CheckReport {
+    let mut found = Found::default();
+    let mut report = CheckReport { path: path.to_owned(), ..CheckReport::default() };
+    if let Some(checkpoint) = Checkpoint::survey(path, &options.load, &mut found.errors) {
+        found.look_at(checkpoint, options, registry, &mut report);
+    }
+    let problems = found.errors.iter().map(Finding::of_error);
+    report.findings = problems.chain(found.notes).collect();
+    report
+}
+
+/// Opens a model for loading, with everything that [`check`] would find wrong with it as one error.
+///
+/// # Errors
+/// The problem; [`Error::Problems`] where there are several.
+pub fn load(
+    path: &Path,
+    options: &CheckOptions,
+    registry: &ModelRegistry,
+) -> Result<(Checkpoint, WeightSummary)> {
+    let mut found = Found::default();
+    let checkpoint = Checkpoint::survey(path, &options.load, &mut found.errors);
+    let mut report = CheckReport::default();
+    let checkpoint = checkpoint.map(|checkpoint| found.look_at(checkpoint, options, registry, &mut report));
+    for note in &found.notes {
+        tracing::warn!(target: "quire::models", path = %path.display(), "{note}");
+    }
+    match (Error::of_problems(path, found.errors), checkpoint, report.weights) {
+        (Some(error), ..) => Err(error),
+        (None, Some(checkpoint), Some(weights)) => Ok((checkpoint, weights)),
+        _ => unreachable!("what cannot be opened or has no weights is a problem"),
+    }
+}
+
+/// Opens the tokenizer of a model and compares it with the model.
+///
+/// # Errors
+/// What is wrong with it; [`Error::Problems`] where that is several things.
+pub fn tokenizer(checkpoint: &Checkpoint) -> Result<Tokenizer> {
+    let tokenizer = checkpoint.tokenizer()?;
+    let mut found = Found::default();
+    found.check_tokenizer(checkpoint, &tokenizer);
+    Error::of_problems(checkpoint.path(), found.errors).map_or(Ok(tokenizer), Err)
+}
+
+/// What has been found so far.
+#[derive(Default)]
+struct Found {
+    errors: Vec<Error>,
+    notes: Vec<Finding>,
+}
+
+impl Found {
+    fn look_at(
+        &mut self,
+        mut checkpoint: Checkpoint,
+        options: &CheckOptions,
+        registry: &ModelRegistry,
+        report: &mut CheckReport,
+    ) -> Checkpoint {
+        report.format = Some(checkpoint.format());
+        report.architecture = Some(checkpoint.config().architecture.clone());
+        report.quantization = checkpoint.quantization();
+        report.files = checkpoint.files();
+        self.check_context(&checkpoint);
+        report.head = self.decide_head(&mut checkpoint);
+        let is_dummy = options.load.load_format == LoadFormat::Dummy;
+        if let Some(specs) = self.needed_tensors(&checkpoint, registry) {
+            let before = self.errors.len();
+            let summary = checkpoint.summarize(&specs, &mut self.errors);
+            self.list_unused(&checkpoint, &summary);
+            let specs: Vec<&TensorSpec> =
+                specs.iter().filter(|spec| checkpoint.contains(&spec.name)).collect();
+            if !is_dummy {
+                report.scan = scan::scan(&checkpoint, &specs, options.depth, &mut self.errors);
+            }
+            report.weights = (self.errors.len() == before).then_some(summary);
+        }
+        if !is_dummy {
+            self.check_texts(&checkpoint, options.skip_tokenizer, report);
+        }
+        checkpoint
+    }
+
+    /// Where the head is. If it is nowhere that is said once, and the rest is looked at as if it were the embedding.
+    fn decide_head(&mut self, checkpoint: &mut Checkpoint) -> Option<OutputHead> {
+        match checkpoint.output_head() {
+            Ok(head) => Some(head),
+            Err(error) => {
+                self.errors.push(error);
+                checkpoint.tie_head();
+                None
+            }
+        }
+    }
+
+    fn needed_tensors(
+        &mut self,
+        checkpoint: &Checkpoint,
+        registry: &ModelRegistry,
+    ) -> Option<Vec<TensorSpec>> {
+        let found = registry.find(&checkpoint.config().architecture);
+        match found.and_then(|architecture| architecture.tensors(checkpoint)) {
+            Ok(specs) => Some(specs),
+            Err(error) => {
+                self.errors.push(error);
+                None
+            }
+        }
+    }
+
+    /// Nobody has trained for a context of billions of tokens: the number is what is left of another one.
+    fn check_context(&mut self, checkpoint: &Checkpoint) {
+        const MAX_CONTEXT: usize = 1 << 28;
+        let given = checkpoint.config().max_position_embeddings;
+        if given > MAX_CONTEXT {
+            self.errors.push(checkpoint.size_error("max_position_embeddings", given, MAX_CONTEXT));
+        }
+        if let Err(error) = checkpoint.check_metadata() {
+            self.errors.push(error);
+        }
+    }
+
+    fn list_unused(&mut self, checkpoint: &Checkpoint, summary: &WeightSummary) {
+        for name in &summary.unused {
+            let stored = checkpoint.stored_name(name);
+            let (file, num_bytes) = checkpoint.place_of(name);
+            let message = match harmless(name) {
+                Some(reason) => format!("not used: {reason}"),
+                None => "not used by the model".to_owned(),
+            };
+            let kind = if harmless(name).is_some() { "harmless-tensor" } else { "unused-tensor" };
+            self.notes.push(Finding::note(kind, &file, Some(stored), num_bytes, message));
+        }
+    }
+}
+
+/// Why a tensor that the model does not use is nothing to worry about.
+fn harmless(name: &str) -> Option<&'static str> {
+    const KNOWN: [(&str, &str); 12] = [
+        (".rotary_emb.inv_freq", "rotary frequencies, which are computed from the configuration"),
+        (".rotary_emb.cos_cached", "a rotary table, which is computed from the configuration"),
+        (".rotary_emb.sin_cached", "a rotary table, which is computed from the configuration"),
+        (".attn.bias", "a causal mask"),
+        (".attn.masked_bias", "a causal mask"),
+        (".attention.bias", "a causal mask"),
+        (".k_scale", "a scale of the kv cache: 8-bit caches here need none"),
+        (".v_scale", "a scale of the kv cache: 8-bit caches here need none"),
+        (".kv_scale", "a scale of the kv cache: 8-bit caches here need none"),
+        (".input_scale", "a scale of activations, which are not quantized here"),
+        ("lm_head.weight", "the output head is the embedding"),
+        (".position_ids", "a list of positions"),
+    ];
+    KNOWN.iter().find(|(end, _)| name.ends_with(end)).map(|(_, reason)| *reason)
+}
