@@ -71,7 +71,8 @@ pub use checkpoint::{
     TensorInfo, TensorSource, TensorSpec, WeightDType, WeightSummary,
 };
 pub use config::{
-    ConfigError, GenerationConfig, ModelConfig, MoeConfig, Quantization, RopeConfig, RopeScaling, SlidingWindow,
+    ConfigError, GenerationConfig, ModelConfig, MoeConfig, Quantization, RopeConfig, RopeScaling,
+    SlidingWindow,
 };
 pub use error::{Error, Result};
 pub use mmap::{MappedFile, MappedRange, TensorBytes};

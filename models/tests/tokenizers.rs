@@ -2,6 +2,8 @@
 
 mod common;
 
+use std::path::Path;
+
 use common::{assert_says, cached_model, golden};
 use quire_models::testing::{MetadataValue, TinyModel, TinyTokenizer};
 use quire_models::{Checkpoint, EncodeOptions, LoadOptions, SpecialTokens, Tokenizer};
@@ -126,8 +128,8 @@ fn broken_tokenizer_metadata_is_named() {
     };
     let strings = |list: &[&str]| MetadataValue::Strings(list.iter().map(|&text| text.to_owned()).collect());
     let string = |text: &str| MetadataValue::String(text.to_owned());
-    check("tokenizer.ggml.model", string("llama"), "tokenizer.ggml.model: \"llama\" is not supported");
-    check("tokenizer.ggml.pre", string("odd"), "\"odd\" is not supported; known are default, gpt-2, smollm");
+    check("tokenizer.ggml.model", string("t5"), "tokenizer.ggml.model: \"t5\" is not supported");
+    check("tokenizer.ggml.pre", string("odd"), "\"odd\" is not supported; known are default, gpt-2, phi-2");
     check("tokenizer.ggml.merges", strings(&["ab"]), "\"ab\" does not join two tokens");
     check("tokenizer.ggml.merges", strings(&["zzzzzzzzzzz zzzzzzzzzzz"]), "does not join two tokens");
     check("tokenizer.ggml.merges", strings(&["q q"]), "cannot be put together");
@@ -179,4 +181,50 @@ fn chat_templates_are_found_where_models_keep_them() {
     let templates = Checkpoint::open(&gguf, &LoadOptions::default()).unwrap().chat_templates().unwrap();
     assert_eq!(templates.default_template(), Some(TinyTokenizer::CHAT_TEMPLATE));
     assert_eq!(templates.named("tool_use"), Some("T"));
+}
+
+/// Compares with the ids of a folder that `tests/tools/tokenizer_cases.py` wrote; gives the number of texts.
+fn check_cases(folder: &Path) -> usize {
+    let text = std::fs::read_to_string(folder.join("cases.jsonl")).unwrap();
+    let cases: Vec<(String, Vec<u32>)> =
+        text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+    let mut opened = vec![("gguf", Tokenizer::open(&folder.join("vocabulary.gguf")).unwrap())];
+    let original = folder.join("tokenizer.json");
+    if original.exists() {
+        opened.push(("folder", Tokenizer::open(&original).unwrap()));
+    }
+    for (kind, tokenizer) in &opened {
+        let ids = |text: &str| tokenizer.encode(text, EncodeOptions::default()).unwrap();
+        let wrong: Vec<_> = cases.iter().filter(|(text, expected)| ids(text) != *expected).collect();
+        let shown =
+            wrong.first().map(|(text, expected)| format!("{text:?}: {:?}, not {expected:?}", ids(text)));
+        let num_wrong = wrong.len();
+        assert!(
+            wrong.is_empty(),
+            "{} from {kind}: {num_wrong} of {} texts, {shown:?}",
+            folder.display(),
+            cases.len()
+        );
+    }
+    cases.len()
+}
+
+#[test]
+fn br51_tiny_vocabularies_give_the_ids_of_the_library_that_made_them() {
+    for name in ["spm-prefixed", "spm-plain"] {
+        let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/tokenizers").join(name);
+        assert!(check_cases(&folder) >= 200);
+    }
+}
+
+#[test]
+fn br51_vocabularies_of_large_models_give_the_ids_of_the_reference() {
+    let Some(folder) = std::env::var_os("QUIRE_TOKENIZER_CASES") else {
+        eprintln!("skipped: QUIRE_TOKENIZER_CASES names no folder of tests/tools/tokenizer_cases.py");
+        return;
+    };
+    for entry in std::fs::read_dir(folder).unwrap() {
+        let path = entry.unwrap().path();
+        println!("{}: {} texts", path.display(), check_cases(&path));
+    }
 }

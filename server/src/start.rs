@@ -77,5 +77,8 @@ pub(crate) fn engine(options: EngineOptions, parts: &Parts<'_>) -> Result<Arc<dy
 pub(crate) fn complete(given: EngineOptions, model: &ModelSource, env: &Env) -> Result<EngineOptions> {
     let from_env = EngineOptions::from_environment(env.vars()).map_err(quire_engine::Error::from)?;
     let model = model.fetch_in(env)?;
-    Ok(given.or(from_env).or(EngineOptions::new(model.path).served_model_name(model.name)))
+    let own = EngineOptions::new(model.path).served_model_name(model.name);
+    let options = given.or(from_env).or(own);
+    // The commit is what a branch meant: that is what is recorded.
+    Ok(if model.revision.is_some() { options.revision(model.revision) } else { options })
 }

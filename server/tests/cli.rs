@@ -394,10 +394,11 @@ fn files_in_place_of_the_models_own_are_read_before_its_weights() {
 #[test]
 fn what_cannot_be_computed_is_refused_by_every_command() {
     let gelu = TinyModel::llama().with_config("hidden_act", "gelu");
-    let fp8 = TinyModel { dtype: DType::F8E4M3, ..TinyModel::llama() };
+    let marlin =
+        TinyModel::llama().with_config("quantization_config", serde_json::json!({"quant_method": "marlin"}));
     for (model, said) in [
         (gelu, "hidden_act = gelu is not supported, expected silu"),
-        (fp8, "linear of backend cpu has no kernel for weights in fp8_e4m3"),
+        (marlin, "\"marlin\" is not supported; known are gptq, awq, fp8"),
     ] {
         let tiny = Tiny::new();
         model.write_folder(Path::new(&tiny.path())).expect("writable");
@@ -405,6 +406,14 @@ fn what_cannot_be_computed_is_refused_by_every_command() {
             tiny.run(words[0], &words[1..]).failed(1, &[said]);
         }
     }
+}
+
+#[test]
+fn weights_of_8_bits_are_computed_with_as_they_are() {
+    let tiny = Tiny::new();
+    let fp8 = TinyModel { dtype: DType::F8E4M3, ..TinyModel::llama() };
+    fp8.write_folder(Path::new(&tiny.path())).expect("writable");
+    tiny.generate(&["--max-tokens", "2"]).ok();
 }
 
 #[test]
@@ -543,4 +552,54 @@ fn there_is_one_cpu() {
     let tiny = Tiny::new();
     tiny.generate(&["--device", "cpu:7", "--max-tokens", "1"]).refused(&["one CPU device", "cpu:7"]);
     tiny.generate(&["--device", "cpu:0", "--max-tokens", "1"]).ok();
+}
+
+#[test]
+fn a_check_says_everything_that_is_wrong_and_exits_with_1() {
+    let tiny = Tiny::new();
+    let sound = tiny.run("check", &[]).ok();
+    assert!(sound.stdout.contains("0 problems"), "{}", sound.stdout);
+    let folder = Path::new(&tiny.path()).to_owned();
+    let weights = fs::read(folder.join("model.safetensors")).expect("there");
+    fs::write(folder.join("model.safetensors"), &weights[..weights.len() - 1024]).expect("writable");
+    fs::write(folder.join("tokenizer_config.json"), "{\"eos_token\": \"<nothing>\"}").expect("writable");
+
+    let ran = tiny.run("check", &["--full"]);
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    for part in ["broken-file", "bytes missing", "special-token", "<nothing>", "model.safetensors"] {
+        assert!(ran.stdout.contains(part), "`{part}` is not in: {}", ran.stdout);
+    }
+    let ran = tiny.run("check", &["--json"]);
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    let line = &ran.lines()[0];
+    assert_eq!(line["ok"], false);
+    let findings = line["findings"].as_array().expect("a list");
+    let missing = findings.iter().find(|finding| finding["kind"] == "broken-file").expect("one");
+    assert!(missing["tensor"].is_string() && missing["bytes"].as_u64().is_some_and(|n| n > 0), "{missing}");
+    // Loading refuses it for the same, and the words are those of the check.
+    let refused = tiny.generate(&["--max-tokens", "1"]);
+    assert_ne!(refused.code, Some(0));
+    assert!(refused.stderr.contains("bytes missing"), "{}", refused.stderr);
+    tiny.run("check", &["--full", "--headers"]).refused(&["cannot be used with"]);
+}
+
+#[test]
+fn a_chat_template_that_cannot_be_rendered_is_a_problem() {
+    let tiny = Tiny::new();
+    let template = "{{ messages | no_such_filter }}";
+    fs::write(Path::new(&tiny.path()).join("chat_template.jinja"), template).expect("writable");
+    let ran = tiny.run("check", &[]);
+    assert_eq!(ran.code, Some(1), "{}", ran.stdout);
+    assert!(ran.stdout.contains("chat-template") && ran.stdout.contains("no_such_filter"), "{}", ran.stdout);
+}
+
+#[test]
+fn a_quantization_is_checked_against_the_model_or_made() {
+    let tiny = Tiny::new();
+    tiny.generate(&["--max-tokens", "2", "--quantization", "fp8"]).ok();
+    let report = &tiny.run("inspect", &["--output-format", "json", "--quantization", "fp8"]).ok().lines()[0];
+    assert!(report["weight_bytes_by_dtype"]["fp8_e4m3"].as_u64().is_some_and(|bytes| bytes > 0), "{report}");
+    tiny.generate(&["--max-tokens", "2", "--quantization", "awq"])
+        .refused(&["quantization", "not quantized"]);
+    tiny.generate(&["--quantization", "marlin"]).refused(&["quantization", "marlin", "gptq, awq, fp8"]);
 }

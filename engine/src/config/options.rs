@@ -105,6 +105,8 @@ settings! {
     model: PathBuf = PathBuf::new();
     /// The name that clients call it by; that of the folder or file where none is given.
     served_model_name: String = String::new();
+    /// The commit of the hub's repository that the model's files are of, where they are of one.
+    revision: Option<String> = None;
     /// Where the tokenizer is, if not beside the model.
     tokenizer: Option<PathBuf> = None;
     /// The chat template: a file, or the template itself; the model's own where none is given.

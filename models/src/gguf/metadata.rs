@@ -148,6 +148,24 @@ impl<'a> Metadata<'a> {
         }
     }
 
+    /// The numbers of the array of 32-bit floats under `key`.
+    ///
+    /// # Errors
+    /// [`GgufError::WrongType`] if it is something else.
+    pub fn floats(
+        &self,
+        key: &str,
+    ) -> Result<Option<impl ExactSizeIterator<Item = f32> + use<'a>>, GgufError> {
+        let Some(given) = self.values.get(key) else { return Ok(None) };
+        match given {
+            (_, Value::Array(array)) if array.element == ValueType::F32 => {
+                let numbers = self.data[array.bytes.clone()].as_chunks::<4>().0.iter();
+                Ok(Some(numbers.map(|raw| f32::from_le_bytes(*raw))))
+            }
+            _ => wrong_type(key, "an array of 32-bit floats", given),
+        }
+    }
+
     /// The integers of the array under `key`, widened.
     ///
     /// # Errors

@@ -115,6 +115,9 @@ pub fn fuzz(data: &[u8]) {
         if let Ok(Some(strings)) = metadata.strings(key) {
             strings.take_while(|s| s.is_ok()).for_each(drop);
         }
+        if let Ok(Some(floats)) = metadata.floats(key) {
+            floats.for_each(drop);
+        }
         if let Ok(Some(integers)) = metadata.integers(key) {
             integers.for_each(drop);
         }

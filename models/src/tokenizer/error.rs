@@ -32,7 +32,9 @@ pub enum TokenizerError {
         key: &'static str,
     },
     /// A kind of tokenizer that cannot be rebuilt from metadata.
-    #[error("tokenizer.ggml.model: {given:?} is not supported; known are gpt2 (byte-level bpe)")]
+    #[error(
+        "tokenizer.ggml.model: {given:?} is not supported; known are gpt2 (byte-level bpe), llama (sentencepiece), bert (wordpiece)"
+    )]
     Model {
         /// The kind found.
         given: String,

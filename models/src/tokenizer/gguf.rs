@@ -7,7 +7,8 @@ use tokenizers::processors::template::TemplateProcessing;
 use tokenizers::{AddedToken, NormalizerWrapper};
 
 use super::pre_tokenizer::Family;
-use super::{NamedTokens, Tokenizer, TokenizerError, refuse};
+use super::sentence_piece::{self, Pieces};
+use super::{NamedTokens, Tokenizer, TokenizerError, refuse, word_piece};
 use crate::error::Result;
 use crate::gguf::{Gguf, Metadata};
 
@@ -16,24 +17,50 @@ const PRE: &str = "tokenizer.ggml.pre";
 const TOKENS: &str = "tokenizer.ggml.tokens";
 const TYPES: &str = "tokenizer.ggml.token_type";
 const MERGES: &str = "tokenizer.ggml.merges";
+const SCORES: &str = "tokenizer.ggml.scores";
 
 /// Token types of the format.
+const NORMAL: i64 = 1;
+const UNKNOWN: i64 = 2;
 const CONTROL: i64 = 3;
 const USER_DEFINED: i64 = 4;
 
 pub(super) fn open(file: &Gguf) -> Result<Tokenizer> {
     let reader = Reader { file, metadata: file.metadata() };
-    let family = reader.family()?;
+    let refuse = |source| refuse(file.path(), source);
     let tokens = reader.strings(TOKENS)?;
-    let merges = reader.merges(&tokens)?;
-    let model = build_bpe(&tokens, merges, family).map_err(|source| refuse(file.path(), source))?;
-
-    let mut inner = tokenizers::Tokenizer::new(model);
+    let types = reader.types(tokens.len())?;
     let named = reader.named_tokens(&tokens)?;
-    let frame = reader.frame(family, &named)?;
-    let added = reader.added_tokens(&tokens)?;
-    assemble(&mut inner, family, added, frame).map_err(|source| refuse(file.path(), source))?;
+    let built = match reader.string(MODEL)?.ok_or_else(|| reader.missing(MODEL))? {
+        "gpt2" => {
+            let family = Family::named(reader.string(PRE)?.unwrap_or("default")).map_err(refuse)?;
+            let merges = reader.merges(&tokens)?;
+            Built {
+                inner: build_bpe(&tokens, merges, family).map_err(refuse)?,
+                texts: tokens.iter().map(|token| (*token).to_owned()).collect(),
+                adds_bos: family.adds_bos,
+                adds_eos: false,
+            }
+        }
+        "llama" => reader.sentence_piece(&tokens, &named)?,
+        "bert" => reader.word_piece(&tokens, &types, &named)?,
+        other => return Err(refuse(TokenizerError::Model { given: other.to_owned() })),
+    };
+    let Built { mut inner, texts, adds_bos, adds_eos } = built;
+    let frame = reader.frame(adds_bos, adds_eos, &named)?;
+    let added = added_tokens(&texts, &types);
+    complete(&mut inner, added, frame).map_err(refuse)?;
     Ok(Tokenizer::new(inner, named))
+}
+
+/// A tokenizer without special tokens, and what is needed to give it those.
+struct Built {
+    inner: tokenizers::Tokenizer,
+    /// The tokens as the tokenizer writes them.
+    texts: Vec<String>,
+    /// What is put around a text where the file does not say.
+    adds_bos: bool,
+    adds_eos: bool,
 }
 
 /// What goes around a text.
@@ -42,26 +69,40 @@ struct Frame<'a> {
     back: Option<&'a str>,
 }
 
-fn build_bpe(tokens: &[&str], merges: Merges, family: Family) -> Result<BPE, TokenizerError> {
+fn build_bpe(
+    tokens: &[&str],
+    merges: Merges,
+    family: Family,
+) -> Result<tokenizers::Tokenizer, TokenizerError> {
     let mut vocab = Vocab::with_capacity(tokens.len());
     vocab.extend(tokens.iter().zip(0..).map(|(token, id)| ((*token).to_owned(), id)));
-    BPE::builder()
+    let model = BPE::builder()
         .vocab_and_merges(vocab, merges)
         .ignore_merges(family.ignores_merges)
         .build()
-        .map_err(TokenizerError::Build)
-}
-
-fn assemble(
-    inner: &mut tokenizers::Tokenizer,
-    family: Family,
-    added: Vec<AddedToken>,
-    frame: Frame<'_>,
-) -> Result<(), TokenizerError> {
+        .map_err(TokenizerError::Build)?;
+    let mut inner = tokenizers::Tokenizer::new(model);
     let normalizer = family.composes.then(|| NormalizerWrapper::from(NFC));
     inner.with_normalizer(normalizer).map_err(TokenizerError::Build)?;
     inner.with_pre_tokenizer(Some(family.pre_tokenizer()?));
     inner.with_decoder(Some(ByteLevel::new(true, true, true)));
+    Ok(inner)
+}
+
+/// Control tokens, and that for what is unknown, are special; what users defined is found in text but is not special.
+fn added_tokens(tokens: &[String], types: &[i64]) -> Vec<AddedToken> {
+    let added =
+        tokens.iter().zip(types).filter(|(_, kind)| matches!(**kind, UNKNOWN | CONTROL | USER_DEFINED));
+    added
+        .map(|(token, kind)| AddedToken::from(token.clone(), *kind != USER_DEFINED).normalized(false))
+        .collect()
+}
+
+fn complete(
+    inner: &mut tokenizers::Tokenizer,
+    added: Vec<AddedToken>,
+    frame: Frame<'_>,
+) -> Result<(), TokenizerError> {
     inner.add_tokens(added).map_err(TokenizerError::Build)?;
     if let Some(processor) = frame.processor(inner)? {
         inner.with_post_processor(Some(processor));
@@ -91,13 +132,45 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn family(&self) -> Result<Family> {
-        let model = self.string(MODEL)?.ok_or_else(|| self.missing(MODEL))?;
-        if model != "gpt2" {
-            return Err(refuse(self.file.path(), TokenizerError::Model { given: model.to_owned() }));
+    fn sentence_piece(&self, tokens: &[&str], named: &NamedTokens) -> Result<Built> {
+        let refuse = |source| refuse(self.file.path(), source);
+        let scores = self.metadata.floats(SCORES).map_err(|source| self.file.error(source))?;
+        let scores: Vec<f32> = scores.ok_or_else(|| self.missing(SCORES))?.collect();
+        if scores.len() != tokens.len() {
+            return Err(refuse(TokenizerError::Length {
+                key: SCORES,
+                expected: tokens.len(),
+                given: scores.len(),
+            }));
         }
-        Family::named(self.string(PRE)?.unwrap_or("default"))
-            .map_err(|source| refuse(self.file.path(), source))
+        let unknown = named.unk.as_deref().or_else(|| tokens.iter().copied().find(|token| *token == "<unk>"));
+        let adds_space_prefix = self.flag("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
+        let pieces = Pieces { tokens, scores: &scores, unknown, adds_space_prefix };
+        Ok(Built {
+            inner: sentence_piece::build(&pieces).map_err(refuse)?,
+            texts: tokens.iter().map(|token| (*token).to_owned()).collect(),
+            adds_bos: true,
+            adds_eos: false,
+        })
+    }
+
+    /// The frame of BERT is its classification and its separation token, under the names of BOS and EOS or their own.
+    fn word_piece(&self, tokens: &[&str], types: &[i64], named: &NamedTokens) -> Result<Built> {
+        let is_plain = |id: usize| types.get(id).is_none_or(|kind| *kind == NORMAL);
+        let tokens: Vec<String> = tokens.iter().map(|token| (*token).to_owned()).collect();
+        let unknown = named.unk.as_deref().unwrap_or("[UNK]");
+        let inner = word_piece::build(&tokens, is_plain, unknown);
+        let texts = tokens.iter().enumerate();
+        let texts = texts.map(|(id, token)| match is_plain(id) {
+            true => word_piece::unmarked(token),
+            false => token.clone(),
+        });
+        Ok(Built {
+            inner: inner.map_err(|source| refuse(self.file.path(), source))?,
+            texts: texts.collect(),
+            adds_bos: true,
+            adds_eos: true,
+        })
     }
 
     /// Merges as pairs. Each is checked to join tokens to a token that is not longer than any: the
@@ -121,15 +194,17 @@ impl<'a> Reader<'a> {
 
     fn named_tokens(&self, tokens: &[&str]) -> Result<NamedTokens> {
         Ok(NamedTokens {
-            bos: self.named_token("bos", tokens)?,
-            eos: self.named_token("eos", tokens)?,
-            pad: self.named_token("padding", tokens)?,
-            unk: self.named_token("unknown", tokens)?,
+            bos: self.named_token(&["bos", "cls"], tokens)?,
+            eos: self.named_token(&["eos", "seperator", "separator"], tokens)?,
+            pad: self.named_token(&["padding"], tokens)?,
+            unk: self.named_token(&["unknown"], tokens)?,
         })
     }
 
-    fn named_token(&self, role: &str, tokens: &[&str]) -> Result<Option<String>> {
-        let key = format!("tokenizer.ggml.{role}_token_id");
+    /// The token under the first of these names that the file has.
+    fn named_token(&self, roles: &[&str], tokens: &[&str]) -> Result<Option<String>> {
+        let keys = roles.iter().map(|role| format!("tokenizer.ggml.{role}_token_id"));
+        let Some(key) = keys.into_iter().find(|key| self.metadata.contains(key)) else { return Ok(None) };
         let Some(given) = self.metadata.unsigned(&key).map_err(|source| self.file.error(source))? else {
             return Ok(None);
         };
@@ -142,22 +217,21 @@ impl<'a> Reader<'a> {
         }
     }
 
-    /// Control tokens are special; what users defined is found in text but is not special.
-    fn added_tokens(&self, tokens: &[&str]) -> Result<Vec<AddedToken>> {
+    /// The type of each token; all are normal where the file does not say.
+    fn types(&self, num_tokens: usize) -> Result<Vec<i64>> {
         let Some(types) = self.metadata.integers(TYPES).map_err(|source| self.file.error(source))? else {
-            return Ok(Vec::new());
+            return Ok(vec![NORMAL; num_tokens]);
         };
-        if types.len() != tokens.len() {
-            let source = TokenizerError::Length { key: TYPES, expected: tokens.len(), given: types.len() };
+        if types.len() != num_tokens {
+            let source = TokenizerError::Length { key: TYPES, expected: num_tokens, given: types.len() };
             return Err(refuse(self.file.path(), source));
         }
-        let added = tokens.iter().zip(types).filter(|(_, kind)| matches!(*kind, CONTROL | USER_DEFINED));
-        Ok(added.map(|(token, kind)| AddedToken::from(*token, kind == CONTROL).normalized(false)).collect())
+        Ok(types.collect())
     }
 
-    fn frame<'n>(&self, family: Family, named: &'n NamedTokens) -> Result<Frame<'n>> {
-        let adds_bos = self.flag("tokenizer.ggml.add_bos_token")?.unwrap_or(family.adds_bos);
-        let adds_eos = self.flag("tokenizer.ggml.add_eos_token")?.unwrap_or(false);
+    fn frame<'n>(&self, adds_bos: bool, adds_eos: bool, named: &'n NamedTokens) -> Result<Frame<'n>> {
+        let adds_bos = self.flag("tokenizer.ggml.add_bos_token")?.unwrap_or(adds_bos);
+        let adds_eos = self.flag("tokenizer.ggml.add_eos_token")?.unwrap_or(adds_eos);
         Ok(Frame {
             front: named.bos.as_deref().filter(|_| adds_bos),
             back: named.eos.as_deref().filter(|_| adds_eos),

@@ -4,7 +4,9 @@ mod error;
 mod gguf;
 mod hf;
 mod pre_tokenizer;
+mod sentence_piece;
 mod template;
+mod word_piece;
 
 use std::collections::BTreeSet;
 use std::path::Path;

@@ -10,6 +10,10 @@ use crate::gguf::Gguf;
 use crate::json;
 
 const FILE: &str = "chat_template.jinja";
+/// A folder of templates whose files are their names.
+const OTHERS: &str = "additional_chat_templates";
+/// Where processors of texts and images keep theirs.
+const PROCESSOR_FILE: &str = "chat_template.json";
 const CONFIG: &str = "tokenizer_config.json";
 const KEY: &str = "tokenizer.chat_template";
 
@@ -35,22 +39,35 @@ impl ChatTemplates {
         self.by_name.keys().map(String::as_str)
     }
 
-    /// Those of a folder: `tokenizer_config.json` holds one or a named list; `chat_template.jinja`, the
-    /// newer place, goes before its default.
+    /// Those of a folder, the newer places before the older ones: `chat_template.jinja` with the files of
+    /// `additional_chat_templates`, `chat_template.json`, and `tokenizer_config.json`, each with one or a named list.
     pub(super) fn from_folder(folder: &Path) -> Result<Self> {
-        let config: Map<String, Value> = json::read_if_there(&folder.join(CONFIG))?.unwrap_or_default();
         let mut by_name = BTreeMap::new();
-        match config.get("chat_template") {
-            Some(Value::String(template)) => {
-                by_name.insert("default".to_owned(), template.clone());
+        for file in [CONFIG, PROCESSOR_FILE] {
+            let config: Map<String, Value> = json::read_if_there(&folder.join(file))?.unwrap_or_default();
+            match config.get("chat_template") {
+                Some(Value::String(template)) => {
+                    by_name.insert("default".to_owned(), template.clone());
+                }
+                Some(Value::Array(templates)) => by_name.extend(templates.iter().filter_map(named_template)),
+                Some(Value::Object(templates)) => {
+                    let texts = templates.iter().filter_map(|(name, text)| Some((name, text.as_str()?)));
+                    by_name.extend(texts.map(|(name, text)| (name.clone(), text.to_owned())));
+                }
+                _ => {}
             }
-            Some(Value::Array(templates)) => by_name.extend(templates.iter().filter_map(named_template)),
-            _ => {}
         }
         let path = folder.join(FILE);
         if path.exists() {
-            let template = std::fs::read_to_string(&path).map_err(|source| Error::Io { path, source })?;
-            by_name.insert("default".to_owned(), template);
+            by_name.insert("default".to_owned(), read_text(path)?);
+        }
+        let others = std::fs::read_dir(folder.join(OTHERS)).into_iter().flatten().flatten();
+        for path in
+            others.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|end| end == "jinja"))
+        {
+            if let Some(name) = path.file_stem().and_then(|name| name.to_str()) {
+                by_name.insert(name.to_owned(), read_text(path.clone())?);
+            }
         }
         Ok(Self { by_name })
     }
@@ -72,6 +89,10 @@ impl ChatTemplates {
         }
         Ok(Self { by_name })
     }
+}
+
+fn read_text(path: std::path::PathBuf) -> Result<String> {
+    std::fs::read_to_string(&path).map_err(|source| Error::Io { path, source })
 }
 
 fn named_template(entry: &Value) -> Option<(String, String)> {

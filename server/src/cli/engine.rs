@@ -21,12 +21,17 @@ const fn flag(name: &'static str, value_name: &'static str, help: &'static str) 
 
 const FLAGS: &[Flag] = &[
     flag("served_model_name", "NAME", "The name that the model is called by"),
+    flag("revision", "REVISION", "Branch, tag or commit of a model of the hub, as @REVISION behind its name"),
     flag("tokenizer", "PATH", "Where the tokenizer is, if not beside the model"),
     flag("chat_template", "FILE", "A chat template in place of the model's: a file, or the template itself"),
     flag("generation_config", "auto|none", "Where sampling defaults come from"),
     flag("load_format", "auto|dummy", "Where weights come from; dummy makes random ones"),
     flag("dtype", "DTYPE", "What weights are computed in: auto, float32, float16 or bfloat16"),
-    flag("quantization", "NAME", "The quantization that is expected"),
+    flag(
+        "quantization",
+        "NAME",
+        "The quantization that is expected; fp8 quantizes a dense model while it is read",
+    ),
     flag("device", "auto|cpu|cuda|cuda:N", "The backend, and which of its devices"),
     flag("tensor_parallel_size", "N", "Devices that a layer is split over"),
     flag("max_model_len", "N|auto", "Tokens of prompt and output together, such as 4096, 4k or auto"),

@@ -72,7 +72,11 @@ impl ModelArgs {
         if let Some(seed) = seed {
             given.set("seed", &seed.to_string(), Source::Flag).map_err(quire_engine::Error::from)?;
         }
-        start::complete(given, &ModelSource::parse(self.name()?)?, &context.env)
+        let mut source = ModelSource::parse(self.name()?)?;
+        if let Some(revision) = self.engine.get("revision") {
+            source = source.at_revision(revision)?;
+        }
+        start::complete(given, &source, &context.env)
     }
 
     fn given(&self) -> Result<EngineOptions> {

@@ -1,5 +1,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+use std::thread;
 
 use hf_hub::api::sync::{Api, ApiError, ApiRepo, Metadata};
 use hf_hub::{Repo, RepoType};
@@ -17,8 +19,11 @@ const SMALL_FILES: &[&str] = &[
     "tokenizer_config.json",
     "special_tokens_map.json",
     "chat_template.jinja",
+    "chat_template.json",
 ];
 pub(super) const MAX_ATTEMPTS: usize = 4;
+/// Weight files on their way at the same time: enough to fill a line that each alone does not.
+const MAX_TRANSFERS: usize = 4;
 
 /// Files of one commit on their way into the cache.
 pub(super) struct Download<'a> {
@@ -43,6 +48,10 @@ impl<'a> Download<'a> {
         if let Some(file) = id.file() {
             return self.file(file);
         }
+        let is_pickled = |file: &String| file.starts_with("pytorch_model") && file.ends_with(".bin");
+        if !has(SINGLE) && !has(INDEX) && files.iter().any(is_pickled) {
+            return Err(SourceError::PickledWeights { repo: id.to_string() });
+        }
         if !has(SINGLE) && !has(INDEX) {
             return self.single_gguf(id, files);
         }
@@ -57,10 +66,32 @@ impl<'a> Download<'a> {
         self.file(if has(INDEX) { INDEX } else { SINGLE })?;
         let shards =
             weight_files(&self.snapshot).ok_or_else(|| SourceError::BadIndex { repo: id.to_string() })?;
-        for shard in shards {
-            self.file(&shard)?;
-        }
+        self.files(&shards)?;
         Ok(self.snapshot.clone())
+    }
+
+    /// Several files at a time. After an error no further one is begun.
+    fn files(&self, names: &[String]) -> Result<(), SourceError> {
+        const CANNOT_PANIC: &str = "nothing panics while it holds the lock";
+        // The names that are left, and the first error.
+        let state = Mutex::new((names.iter(), None));
+        let next = || {
+            let (names, failed) = &mut *state.lock().expect(CANNOT_PANIC);
+            if failed.is_some() { None } else { names.next() }
+        };
+        thread::scope(|scope| {
+            for _ in 0..MAX_TRANSFERS.min(names.len()) {
+                scope.spawn(|| {
+                    while let Some(name) = next() {
+                        if let Err(error) = self.file(name) {
+                            state.lock().expect(CANNOT_PANIC).1.get_or_insert(error);
+                        }
+                    }
+                });
+            }
+        });
+        let (_, failed) = state.into_inner().expect(CANNOT_PANIC);
+        failed.map_or(Ok(()), Err)
     }
 
     fn single_gguf(&self, id: &HubId, files: &[String]) -> Result<PathBuf, SourceError> {

@@ -96,6 +96,24 @@ pub enum SourceError {
         /// The repository.
         repo: String,
     },
+    /// A revision of something that has none, or a name that no revision has.
+    #[error("{name} has no revision {given}: it is a branch, tag or commit of a model ORG/NAME of the hub")]
+    Revision {
+        /// The model.
+        name: String,
+        /// The revision.
+        given: String,
+    },
+    /// A repository whose weights are Python objects.
+    #[error(
+        "{repo} holds its weights as python objects (pytorch_model.bin), which run code when they are read: look for a \
+         revision or a copy with model.safetensors, or convert it with `save_pretrained(folder, \
+         safe_serialization=True)` of transformers"
+    )]
+    PickledWeights {
+        /// The repository.
+        repo: String,
+    },
     /// A repository without a file that every model needs.
     #[error("{repo} has no {file}")]
     MissingFile {

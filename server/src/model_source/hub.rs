@@ -151,6 +151,12 @@ fn status(error: &ApiError) -> Option<u16> {
     }
 }
 
+/// The commit that a file or folder of the cache is of: its place is `snapshots/COMMIT`.
+pub(super) fn commit_of(path: &Path) -> Option<String> {
+    let mut parts = path.iter().skip_while(|part| *part != "snapshots").skip(1);
+    Some(parts.next()?.to_str()?.to_owned())
+}
+
 /// The weight files of a folder: those that its index names, or the single one. `None` for an index that does
 /// not say.
 pub(super) fn weight_files(folder: &Path) -> Option<Vec<String>> {
@@ -217,6 +223,8 @@ mod tests {
         let folder = case.fetch(REPO, &[]).expect("the stub has it");
         case.check_whole(&folder);
         assert!(!folder.join("README.md").exists(), "only what a model needs is fetched");
+        assert_eq!(commit_of(&folder).as_deref(), Some(COMMIT));
+        assert_eq!(commit_of(&folder.join("a.gguf")).as_deref(), Some(COMMIT));
         let num_requests = case.stub.num_requests();
         assert_eq!(case.fetch(REPO, &[]).expect("cached"), folder);
         assert_eq!(
@@ -276,6 +284,51 @@ mod tests {
         remove(&folder.join("two.safetensors")).expect("there");
         let offline = case.fetch(REPO, &[("HF_HUB_OFFLINE", "1")]).expect_err("a shard is missing");
         assert!(matches!(offline, SourceError::Offline { .. }), "{offline}");
+    }
+
+    #[test]
+    fn shards_are_fetched_side_by_side_each_going_on_where_it_stopped() {
+        let index = br#"{"weight_map": {"a": "one.safetensors", "b": "two.safetensors"}}"#;
+        let files: &[(&str, &[u8])] = &[
+            ("config.json", b"{}"),
+            ("tokenizer.json", b"{}"),
+            (INDEX, index),
+            ("one.safetensors", WEIGHTS),
+            ("two.safetensors", &[8; 4000]),
+        ];
+        // Both first transfers have begun before either gets a byte, and both break off.
+        let behaviour = Behaviour { num_together: 2, num_breaks: 2, ..Behaviour::default() };
+        let case = Case::new(files, behaviour);
+        let folder = case.fetch(REPO, &[]).expect("the second transfers are whole");
+        for (name, byte) in [("one.safetensors", 7), ("two.safetensors", 8)] {
+            assert_eq!(fs::read(folder.join(name)).expect("fetched"), [byte; 4000]);
+            let resumed = format!("/cdn/{name} bytes=2000-");
+            assert!(case.stub.log().iter().any(|line| line.ends_with(&resumed)), "{:?}", case.stub.log());
+        }
+    }
+
+    #[test]
+    fn code_of_a_repository_is_never_fetched() {
+        let mut files = MODEL.to_vec();
+        files.push(("modeling_tiny.py", b"import os"));
+        files.push(("setup.sh", b"rm"));
+        let case = Case::new(&files, Behaviour::default());
+        let folder = case.fetch(REPO, &[]).expect("the stub has it");
+        case.check_whole(&folder);
+        for name in ["modeling_tiny.py", "setup.sh"] {
+            assert!(!folder.join(name).exists());
+            assert!(!case.stub.log().iter().any(|line| line.contains(name)), "{:?}", case.stub.log());
+        }
+    }
+
+    #[test]
+    fn weights_that_are_python_objects_are_refused_with_the_way_to_convert() {
+        let files: &[(&str, &[u8])] =
+            &[("config.json", b"{}"), ("tokenizer.json", b"{}"), ("pytorch_model.bin", b"PK")];
+        let case = Case::new(files, Behaviour::default());
+        let error = case.fetch(REPO, &[]).expect_err("nothing that is read").to_string();
+        assert!(error.contains("pytorch_model.bin") && error.contains("safe_serialization"), "{error}");
+        assert!(!case.stub.log().iter().any(|line| line.contains("/resolve/")), "{:?}", case.stub.log());
     }
 
     #[test]

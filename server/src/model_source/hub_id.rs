@@ -38,6 +38,16 @@ impl HubId {
         self.file.as_deref()
     }
 
+    /// The same at a revision.
+    ///
+    /// # Errors
+    ///
+    /// [`HubIdError::Character`] for what is no name of one.
+    pub fn at_revision(self, revision: &str) -> Result<Self, HubIdError> {
+        revision.split('/').try_for_each(check_segment)?;
+        Ok(Self { revision: Some(revision.to_owned()), ..self })
+    }
+
     /// Branch, tag or commit; `main` where none was given.
     pub fn revision(&self) -> &str {
         self.revision.as_deref().unwrap_or("main")

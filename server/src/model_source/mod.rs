@@ -47,6 +47,8 @@ pub struct ResolvedModel {
     pub path: PathBuf,
     /// The model's name for people: the argument, without the path of a folder.
     pub name: String,
+    /// The commit of the hub's repository that the files are of.
+    pub revision: Option<String>,
 }
 
 impl ModelSource {
@@ -75,6 +77,22 @@ impl ModelSource {
                 tried.0.push(format!("not a Hugging Face id: {why}"));
                 Err(SourceError::Unknown { given: argument.to_owned(), tried })
             }
+        }
+    }
+
+    /// The same at a revision of the hub.
+    ///
+    /// # Errors
+    ///
+    /// [`SourceError::Revision`] for what is not of the hub, and for what is no revision.
+    pub fn at_revision(self, revision: &str) -> Result<Self, SourceError> {
+        let refuse = |name: String| SourceError::Revision { name, given: revision.to_owned() };
+        match self {
+            Self::Hub(id) => {
+                let name = id.to_string();
+                id.at_revision(revision).map(Self::Hub).map_err(|_| refuse(name))
+            }
+            other => Err(refuse(other.name())),
         }
     }
 
@@ -108,7 +126,8 @@ impl ModelSource {
             }
             Self::Hub(id) => Hub::new(env).model(id).map_err(|error| explain(id, error))?,
         };
-        Ok(ResolvedModel { path, name: self.name() })
+        let revision = if matches!(self, Self::Hub(_)) { hub::commit_of(&path) } else { None };
+        Ok(ResolvedModel { path, name: self.name(), revision })
     }
 }
 
@@ -148,6 +167,17 @@ mod tests {
         assert_eq!(known, ModelSource::Known(KnownModel::default_model()));
         let hub = ModelSource::parse("org/name@v1").expect("an id");
         assert_eq!(hub.name(), "org/name@v1");
+    }
+
+    #[test]
+    fn a_revision_is_for_models_of_the_hub() {
+        let hub = ModelSource::parse("org/name").expect("an id").at_revision("v1").expect("a revision");
+        assert_eq!(hub, ModelSource::parse("org/name@v1").expect("an id"));
+        for (name, revision) in [("org/name", "../v1"), ("smollm2-135m", "v1"), ("src/model_source", "v1")] {
+            let error =
+                ModelSource::parse(name).expect("a model").at_revision(revision).expect_err("refused");
+            assert!(error.to_string().contains(revision), "{error}");
+        }
     }
 
     #[test]

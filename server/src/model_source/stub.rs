@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{TcpListener, TcpStream};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Barrier, Mutex};
 use std::thread;
 
 use sha2::{Digest, Sha256};
@@ -20,6 +20,8 @@ pub(crate) struct Behaviour {
     pub(crate) ignores_ranges: bool,
     /// The token that is asked for.
     pub(crate) token: Option<&'static str>,
+    /// What a transfer of a large file waits for: so many of them at the same time.
+    pub(crate) num_together: usize,
     /// Another content than the announced hash says, in the first transfer.
     pub(crate) num_corrupt: usize,
 }
@@ -33,6 +35,7 @@ struct State {
     files: BTreeMap<String, Vec<u8>>,
     behaviour: Behaviour,
     num_transfers: AtomicUsize,
+    meeting: Barrier,
     log: Mutex<Vec<String>>,
 }
 
@@ -42,7 +45,9 @@ impl StubHub {
         let listener = TcpListener::bind("127.0.0.1:0").expect("loopback has a port");
         let url = format!("http://{}", listener.local_addr().expect("bound"));
         let files = files.iter().map(|(name, bytes)| ((*name).to_owned(), bytes.to_vec())).collect();
-        let state = State { files, behaviour, num_transfers: AtomicUsize::new(0), log: Mutex::default() };
+        let meeting = Barrier::new(behaviour.num_together.max(1));
+        let num_transfers = AtomicUsize::new(0);
+        let state = State { files, behaviour, num_transfers, meeting, log: Mutex::default() };
         let state = Arc::new(state);
         let served = (Arc::clone(&state), url.clone());
         thread::spawn(move || {
@@ -127,6 +132,7 @@ impl State {
         head(&mut to, if whole { "200 OK" } else { "206 Partial Content" }, &headers, end - start)?;
         let mut body = bytes[start..end].to_vec();
         if is_large && range != "bytes=0-0" {
+            self.meeting.wait();
             let transfer = self.num_transfers.fetch_add(1, Ordering::Relaxed);
             if transfer < self.behaviour.num_corrupt {
                 body[0] ^= 1;
