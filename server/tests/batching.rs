@@ -85,7 +85,9 @@ impl SchedulerPolicy for GiveWay {
         };
         let due: Vec<_> = step.running().iter().filter(is_due).map(|seq| seq.id()).collect();
         // The oldest stays, and so does one whose blocks are still on their way.
-        due.into_iter().for_each(|seq| drop(step.preempt(seq, self.0)));
+        for seq in due {
+            let _ = step.preempt(seq, self.0);
+        }
         standard_plan(self, step);
     }
 }
