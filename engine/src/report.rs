@@ -30,7 +30,9 @@ pub(crate) fn log_plan(plan: &EnginePlan) {
         weights.num_parameters as f64 / 1e6,
         dtypes(plan)
     );
-    plan.kernels().dispatch().log(|line| is_used(&line.op, weights));
+    // Few models have experts.
+    let has_experts = model.moe.is_some();
+    plan.kernels().dispatch().log(|line| is_used(&line.op, weights) && (has_experts || line.op != "moe"));
 }
 
 /// Whether the model uses an operation: linear layers are served by a kernel for each dtype of their weights.

@@ -28,10 +28,8 @@ impl Part for CpuActivation {
 
     fn dispatch(&self) -> Vec<Dispatch> {
         let reason = "exponential within 1.1 ulp, on every instruction set";
-        let isa = self.device.isa();
-        let line = |op: &str| Dispatch::new(format!("activation.{op}"), isa.name(), reason);
-        let silu_mul = Dispatch::new("activation", format!("silu_mul {isa}"), reason);
-        vec![silu_mul, line("gelu_tanh_mul"), line("scale"), line("soft_cap")]
+        let kernel = format!("silu_mul, gelu_tanh_mul, scale, soft_cap {}", self.device.isa());
+        vec![Dispatch::new("activation", kernel, reason)]
     }
 }
 
