@@ -9,9 +9,9 @@ use crate::simulate::{Point, Timeline};
 const WIDTH: f64 = 960.0;
 const LEFT: f64 = 70.0;
 const RIGHT: f64 = 16.0;
-const TOP: f64 = 46.0;
+const TOP: f64 = 54.0;
 const PANEL: f64 = 110.0;
-const GAP: f64 = 34.0;
+const GAP: f64 = 42.0;
 
 /// One curve over time.
 struct Panel {
@@ -92,8 +92,14 @@ fn draw(svg: &mut String, timeline: &Timeline, panel: &Panel, top: f64) {
         );
     }
     let _ = write!(svg, "<polyline fill=\"none\" stroke=\"{}\" stroke-width=\"1.2\" points=\"", panel.color);
+    let mut held = None;
     for (point, value) in points.iter().zip(values()) {
-        let _ = write!(svg, "{:.1},{:.1} ", x(point.time_s), y(f64::from(value)));
+        let (x, y) = (x(point.time_s), y(f64::from(value)));
+        // A value holds until the next step.
+        if let Some(held) = held.replace(y) {
+            let _ = write!(svg, "{x:.1},{held:.1} ");
+        }
+        let _ = write!(svg, "{x:.1},{y:.1} ");
     }
     svg.push_str("\"/>\n");
 }

@@ -101,6 +101,8 @@ const MEMORY_PERCENT: [u32; 4] = [80, 85, 90, 95];
 
 /// A rate is found to within this share.
 const PRECISION: f64 = 0.04;
+/// Requests must end at this share of the rate at which they come, counting the time to the last end.
+const SUSTAINED: f64 = 0.5;
 /// A choice is better by more than this share: smaller differences are chance.
 const MARGIN: f64 = 0.05;
 
@@ -187,7 +189,7 @@ impl Search<'_> {
         let (mut rate, mut factor) = self.guess.map_or((1.0, 2.0), |guess| (guess, 1.0 + PRECISION));
         while num_blocks > 0 && (1e-2..1e6).contains(&rate) {
             let report = self.run(&settings, num_blocks, rate)?;
-            if self.is_within(&report) {
+            if self.is_within(&report, rate) {
                 low = rate;
                 best.take(&report, rate);
             } else {
@@ -216,10 +218,12 @@ impl Search<'_> {
         Ok(simulate(trace, &trace.arrival_times(Some(rate)), &setup, policy)?.report)
     }
 
-    /// Whether all ran, in time, and as fast as they came: a queue that only grows is seen where it is still short.
-    fn is_within(&self, report: &Report) -> bool {
+    /// Whether all ran, in time, and about as fast as they came: a few requests that come at once are no rate.
+    fn is_within(&self, report: &Report, rate: f64) -> bool {
         let Goal { max_ttft_ms, max_tpot_ms } = self.tuner.goal;
-        report.num_refused == 0 && report.ttft_ms.p99 <= max_ttft_ms && report.tpot_ms.p99 <= max_tpot_ms
+        let is_sustained = report.requests_per_s >= rate * SUSTAINED;
+        let is_in_time = report.ttft_ms.p99 <= max_ttft_ms && report.tpot_ms.p99 <= max_tpot_ms;
+        report.num_refused == 0 && is_sustained && is_in_time
     }
 }
 

@@ -48,9 +48,11 @@ pub enum FitError {
 
 const NUM_TERMS: usize = 6;
 const MIN_STEPS: usize = 16;
+/// Weights have settled by then.
+const NUM_ROUNDS: usize = 8;
 
-/// Fits the terms by least squares over relative errors, so that a short step counts as much as a long one; no term is
-/// negative. `host_us` is what a step takes beyond the device's time, on average.
+/// Fits the terms by least squares, each step weighted by the inverse of its time, so that the sum of all is met and short
+/// steps count, too; no term is negative. `host_us` is what a step takes beyond the device's time, on average.
 ///
 /// # Errors
 /// [`FitError::TooFew`].
@@ -117,23 +119,29 @@ fn mean_factor(samples: &[StepSample], term: usize) -> f64 {
     samples.iter().map(|sample| factors(&sample.work)[term]).sum::<f64>() / samples.len() as f64
 }
 
-/// The normal equations of the used terms, each row divided by its measured time and each column by its mean, solved by
+/// The normal equations of the used terms, weighted by the inverse of the time that the last round gave, so that a step
+/// counts by how long it takes, and the sum of all comes out right. Each column is divided by its mean, and solved for by
 /// elimination with pivots. A term that the samples say nothing of is 0.
 fn least_squares(samples: &[StepSample], is_used: &[bool; NUM_TERMS]) -> [f64; NUM_TERMS] {
     let scales: Vec<f64> = (0..NUM_TERMS).map(|term| mean_factor(samples, term)).collect();
     let used: Vec<usize> = (0..NUM_TERMS).filter(|&term| is_used[term] && scales[term] > 0.0).collect();
-    let mut matrix = vec![vec![0.0; used.len() + 1]; used.len()];
-    for sample in samples {
-        let factors = factors(&sample.work);
-        let row: Vec<f64> =
-            used.iter().map(|&term| factors[term] / scales[term] / sample.device_us).collect();
-        for (i, equation) in matrix.iter_mut().enumerate() {
-            equation.iter_mut().zip(row.iter().chain([&1.0])).for_each(|(sum, value)| *sum += row[i] * value);
-        }
-    }
-    let solved = solve(matrix);
+    let shortest = samples.iter().map(|sample| sample.device_us).fold(f64::INFINITY, f64::min);
     let mut terms = [0.0; NUM_TERMS];
-    used.iter().zip(solved).for_each(|(&term, value)| terms[term] = value / scales[term]);
+    for round in 0..NUM_ROUNDS {
+        let mut matrix = vec![vec![0.0; used.len() + 1]; used.len()];
+        for sample in samples {
+            let factors = factors(&sample.work);
+            let predicted: f64 = terms.iter().zip(factors).map(|(term, factor)| term * factor).sum();
+            let weight = if round == 0 { sample.device_us.recip() } else { predicted.max(shortest).recip() };
+            let row: Vec<f64> = used.iter().map(|&term| factors[term] / scales[term]).collect();
+            for (i, equation) in matrix.iter_mut().enumerate() {
+                let values = row.iter().chain([&sample.device_us]);
+                equation.iter_mut().zip(values).for_each(|(sum, value)| *sum += weight * row[i] * value);
+            }
+        }
+        let solved = solve(matrix);
+        used.iter().zip(solved).for_each(|(&term, value)| terms[term] = value / scales[term]);
+    }
     terms
 }
 
@@ -201,7 +209,7 @@ mod tests {
     #[test]
     fn noise_is_reported_and_the_sum_stays_right() {
         let report = fit(&samples(&CostModel::default(), 0.2), 100.0, "x").unwrap();
-        assert!(report.total_error.abs() < 0.03, "{}", report.total_error);
+        assert!(report.total_error.abs() < 0.002, "{}", report.total_error);
         assert!((0.05..0.15).contains(&report.mean_error), "{}", report.mean_error);
         assert!(report.model.terms().iter().all(|(_, term)| *term >= 0.0));
         assert!(report.model.step_us > 3000.0);
