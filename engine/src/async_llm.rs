@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use async_trait::async_trait;
 use quire_scheduler::Explanation;
+use quire_scheduler::record::FlightRecorder;
 
 use crate::client::{EngineClient, ModelInfo, RequestStream};
 use crate::engine::{Engine, EngineParts};
@@ -103,6 +104,10 @@ impl EngineClient for AsyncLlm {
 
     fn stats(&self) -> EngineStats {
         self.engine.stats()
+    }
+
+    fn flight_recorder(&self) -> Option<FlightRecorder> {
+        Some(self.engine.recorder.clone())
     }
 
     fn health(&self) -> Result<()> {

@@ -4,6 +4,7 @@ use std::fmt;
 use std::task::{Context, Poll};
 
 use async_trait::async_trait;
+use quire_scheduler::record::FlightRecorder;
 use tokio::sync::mpsc;
 
 use crate::{EngineStats, Error, Prompt, Request, RequestEvent, RequestOutput, Result, SamplingParams};
@@ -45,6 +46,11 @@ pub trait EngineClient: Send + Sync {
 
     /// Counters and gauges, as of the last step.
     fn stats(&self) -> EngineStats;
+
+    /// What the scheduler was asked and has decided, where there is a scheduler to see.
+    fn flight_recorder(&self) -> Option<FlightRecorder> {
+        None
+    }
 
     /// Whether requests can be served.
     ///

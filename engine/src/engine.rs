@@ -1,12 +1,14 @@
 //! An engine that runs: the frontend, and the handle of the thread.
 
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::{Arc, mpsc};
 use std::time::Duration;
 
 use quire_executor::Executor;
 use quire_kvcache::{HashKey, KvCacheConfig, KvCacheManager, KvGroup};
 use quire_models::Tokenizer;
+use quire_scheduler::record::FlightRecorder;
 use quire_scheduler::{Fcfs, Preemption, Scheduler, SchedulerConfig, SchedulerPolicy};
 
 use crate::checked::{EosTokens, ParamLimits};
@@ -14,6 +16,7 @@ use crate::client::{ModelInfo, RequestStream};
 use crate::clock::Clock;
 use crate::core::{CoreParts, EngineCore, Inbox, SharedStats, StepOrder};
 use crate::frontend::Frontend;
+use crate::recording::save_recording;
 use crate::seeds::{Seeds, random_u64};
 use crate::text::{ChatTemplate, TextDecoder};
 use crate::{ConfigError, EngineConfig, EngineStats, Error, PreemptionMode, Request, Result, SamplingParams};
@@ -63,6 +66,7 @@ pub(crate) struct Engine {
     pub(crate) inbox: Inbox,
     pub(crate) model: ModelInfo,
     pub(crate) config: EngineConfig,
+    pub(crate) recorder: FlightRecorder,
     stats: SharedStats,
     /// Disconnected when the thread has ended.
     ended: parking_lot::Mutex<mpsc::Receiver<()>>,
@@ -120,8 +124,9 @@ impl Engine {
             clock,
             max_num_waiting: config.max_num_waiting,
         });
-        let ended = parking_lot::Mutex::new(spawn(core)?);
-        Ok(Self { frontend, inbox, model, config, stats, ended })
+        let recorder = core.recorder();
+        let ended = parking_lot::Mutex::new(spawn(core, config.recording_folder())?);
+        Ok(Self { frontend, inbox, model, config, recorder, stats, ended })
     }
 
     /// Checks, prepares and queues a request. The caller waits for template and tokenizer.
@@ -155,16 +160,19 @@ impl fmt::Debug for Engine {
 }
 
 /// Runs the core on a thread of its own. A panic there, a bug, ends the engine and all its requests, not the program.
-fn spawn(core: EngineCore) -> Result<mpsc::Receiver<()>> {
+fn spawn(core: EngineCore, recordings: PathBuf) -> Result<mpsc::Receiver<()>> {
     let (alive, ended) = mpsc::channel();
-    let status = core.status().clone();
+    let (status, recorder) = (core.status().clone(), core.recorder());
     let run = move || {
         let _alive: mpsc::Sender<()> = alive;
         let ran = crate::frontend::guarded("the engine's thread", || {
-            core.run();
+            if core.run().is_err() {
+                save_recording(&recorder, &recordings);
+            }
             Ok(())
         });
         if let Err(error) = ran {
+            save_recording(&recorder, &recordings);
             status.stop(Error::stopped(error.to_string()));
         }
     };

@@ -58,6 +58,7 @@ mod output;
 mod params;
 mod progress;
 mod prompt;
+mod recording;
 mod report;
 mod request;
 mod seeds;
@@ -82,5 +83,6 @@ pub use output::{
 };
 pub use params::{ParamError, SamplingParams};
 pub use prompt::{ChatMessage, ChatPrompt, ContentPart, MessageContent, Prompt};
+pub use recording::write_recording;
 pub use request::{Request, RequestId};
 pub use stats::EngineStats;

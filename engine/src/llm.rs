@@ -3,6 +3,8 @@
 use std::num::NonZero;
 use std::sync::{Arc, mpsc};
 
+use quire_scheduler::record::FlightRecorder;
+
 use crate::client::{ModelInfo, RequestStream};
 use crate::core::{EventSink, Inbox, RequestKey};
 use crate::engine::{Engine, EngineParts};
@@ -121,6 +123,11 @@ impl Llm {
         self.engine.stats()
     }
 
+    /// What the scheduler was asked and has decided, for a replay.
+    pub fn flight_recorder(&self) -> FlightRecorder {
+        self.engine.recorder.clone()
+    }
+
     /// The same engine, for asynchronous callers.
     pub fn to_async(&self) -> AsyncLlm {
         AsyncLlm::of(Arc::clone(&self.engine))
@@ -163,6 +170,8 @@ impl Llm {
         let mut open =
             OpenRequests { inbox: &self.engine.inbox, keys: vec![None; prepared.len()], num_open: 0 };
         let mut prepared = prepared.into_iter().enumerate().peekable();
+        // What is queued at first is seen at once: the same batch is scheduled alike, every time.
+        let mut hold = Some(self.engine.inbox.hold());
         loop {
             while prepared.peek().is_some() {
                 let place = self.engine.inbox.reserve();
@@ -178,6 +187,7 @@ impl Llm {
                     Err(error) => results[index] = Some(Err(error)),
                 }
             }
+            drop(hold.take());
             if open.num_open == 0 {
                 break;
             }

@@ -175,6 +175,9 @@ settings! {
     async_scheduling: bool = true;
     /// Requests that may wait before others are refused.
     max_num_waiting: usize = 4096;
+    /// The folder that recordings of the scheduler go to, at an internal error or at a signal; that for temporary files
+    /// where none is given.
+    recording_dir: Option<PathBuf> = None;
     /// Log-probabilities that a request may ask for at each token.
     max_logprobs: usize = 20;
 }

@@ -1,6 +1,6 @@
 //! From what was asked for to what is in force.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use quire_models::LoadFormat;
 
@@ -44,6 +44,11 @@ impl EngineConfig {
     pub fn prefill_chunk_limit(&self) -> Option<usize> {
         let threshold = Some(self.long_prefill_token_threshold).filter(|threshold| *threshold > 0);
         self.max_prefill_chunk.into_iter().chain(threshold).min()
+    }
+
+    /// The folder that recordings of the scheduler go to.
+    pub fn recording_folder(&self) -> PathBuf {
+        self.recording_dir.clone().unwrap_or_else(std::env::temp_dir)
     }
 
     /// Whether `max_model_len` is `auto`: then it is what fits into the KV pool, up to this.

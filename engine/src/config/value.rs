@@ -63,6 +63,15 @@ impl fmt::Display for Bytes {
     }
 }
 
+impl std::str::FromStr for Bytes {
+    type Err = &'static str;
+
+    /// A number with or without a unit, such as `2GiB`.
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::parse(text).ok_or(Self::EXPECTED)
+    }
+}
+
 impl SettingValue for usize {
     const EXPECTED: &'static str = "a whole number, such as 4096, 4k or 4Ki";
 

@@ -5,6 +5,7 @@ use std::sync::{Arc, mpsc};
 
 use parking_lot::Mutex;
 use quire_executor::Executor;
+use quire_scheduler::record::{FlightRecorder, RecordedScheduler};
 use quire_scheduler::{Explanation, FinishedSequence, LogFilter, LogObserver, Scheduler, SeqId, Time};
 
 use super::active::{ActiveRequest, NewRequest, Requests};
@@ -42,7 +43,7 @@ pub(crate) struct CoreParts {
 
 /// Owns scheduler and executor, and brings requests to their end, step by step, on one thread.
 pub(crate) struct EngineCore {
-    pub(super) scheduler: Scheduler,
+    pub(super) scheduler: RecordedScheduler,
     pub(super) executor: Box<dyn Executor>,
     pub(super) requests: Requests,
     pub(super) rows: RowSlots,
@@ -74,7 +75,7 @@ impl EngineCore {
             max_in_flight: executor.capacity().max_in_flight.max(1),
             log_filter,
             rates: MeasuredRates::new(executor.capacity().swap_bytes_per_s),
-            scheduler,
+            scheduler: RecordedScheduler::new(scheduler),
             executor,
             requests: Requests::default(),
             open: VecDeque::new(),
@@ -96,19 +97,30 @@ impl EngineCore {
         &self.status
     }
 
+    /// What the scheduler was asked and has decided.
+    pub(crate) fn recorder(&self) -> FlightRecorder {
+        self.scheduler.recorder()
+    }
+
     /// Serves until it is told to stop, or cannot go on.
-    pub(crate) fn run(mut self) {
-        let error = match self.serve() {
+    ///
+    /// # Errors
+    ///
+    /// Why it cannot go on; all requests have been told.
+    pub(crate) fn run(mut self) -> Result<()> {
+        let ended = self.serve();
+        let error = match &ended {
             Ok(()) => Error::stopped("it was shut down"),
             Err(error) => {
-                tracing::error!(target: "quire::engine", error = %super::recovery::chain(&error), "the engine stops");
+                tracing::error!(target: "quire::engine", error = %super::recovery::chain(error), "the engine stops");
                 match error {
-                    Error::Stopped { .. } => error,
-                    error => Error::stopped(super::recovery::chain(&error)),
+                    Error::Stopped { .. } => error.clone(),
+                    error => Error::stopped(super::recovery::chain(error)),
                 }
             }
         };
         self.stop(error);
+        ended
     }
 
     fn serve(&mut self) -> Result<()> {
@@ -142,6 +154,8 @@ impl EngineCore {
             match command {
                 Some(Command::Submit(submission)) => self.add(*submission),
                 Some(Command::Abort(key)) => self.abort(key),
+                // Whoever holds the engine wants what follows to be seen at once; dropping the other end lets it go on.
+                Some(Command::Hold(held)) => drop(held.recv()),
                 Some(Command::ResetPrefixCache) => self.scheduler.reset_prefix_cache(),
                 Some(Command::Explain(id, answer)) => drop(answer.send(self.explain(&id))),
                 Some(Command::LogOnly(id)) => {

@@ -24,6 +24,7 @@ pub(super) enum Command {
     Explain(RequestId, oneshot::Sender<Vec<Explanation>>),
     /// Writes the scheduling decisions on the requests of that name only, or on all again.
     LogOnly(Option<RequestId>),
+    Hold(mpsc::Receiver<()>),
     Stop,
 }
 
@@ -70,6 +71,11 @@ impl Drop for WaitingSlot {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::AcqRel);
     }
+}
+
+/// While it is there, the engine waits.
+pub(crate) struct Hold {
+    _open: mpsc::Sender<()>,
 }
 
 impl Inbox {
@@ -132,6 +138,14 @@ impl Inbox {
         sink: Box<dyn EventSink>,
     ) {
         let _ = self.commands.send(Command::Submit(Box::new(Submission { key, prepared, sink, waiting })));
+    }
+
+    /// Makes the engine wait, once it gets there, until the result is dropped: what is submitted meanwhile is seen at once,
+    /// so that a batch is scheduled alike however fast it was handed in. Not to be kept for long.
+    pub(crate) fn hold(&self) -> Hold {
+        let (hold, held) = mpsc::channel();
+        let _ = self.commands.send(Command::Hold(held));
+        Hold { _open: hold }
     }
 
     /// Gives a request up. One that has ended already is none of the engine's business.

@@ -2,7 +2,8 @@
 
 use std::collections::VecDeque;
 
-use quire_scheduler::{Rates, Scheduler, StepPlan};
+use quire_scheduler::record::RecordedScheduler;
+use quire_scheduler::{Rates, StepPlan};
 
 /// How fast prompts are computed and blocks are moved.
 #[derive(Debug)]
@@ -31,7 +32,7 @@ impl MeasuredRates {
         self.open.push_back(is_prefill.then_some(plan.num_tokens));
     }
 
-    pub(super) fn note_collected(&mut self, device_time_us: u64, scheduler: &mut Scheduler) {
+    pub(super) fn note_collected(&mut self, device_time_us: u64, scheduler: &mut RecordedScheduler) {
         let Some(Some(num_tokens)) = self.open.pop_front() else { return };
         if device_time_us == 0 || self.swap_bytes_per_s == 0.0 {
             return;
@@ -52,14 +53,15 @@ impl MeasuredRates {
 #[cfg(test)]
 mod tests {
     use quire_kvcache::{KvCacheConfig, KvCacheManager};
-    use quire_scheduler::{Fcfs, NewSequence, SchedulerConfig, SequenceResult, Time};
+    use quire_scheduler::{Fcfs, NewSequence, Scheduler, SchedulerConfig, SequenceResult, Time};
 
     use super::*;
 
     #[test]
     fn prompts_are_measured_and_decodes_are_not() {
         let cache = KvCacheManager::new(KvCacheConfig::new(64, 16)).unwrap();
-        let mut scheduler = Scheduler::new(SchedulerConfig::new(512), Box::new(Fcfs), cache).unwrap();
+        let scheduler = Scheduler::new(SchedulerConfig::new(512), Box::new(Fcfs), cache).unwrap();
+        let mut scheduler = RecordedScheduler::new(scheduler);
         scheduler.add(NewSequence::new(vec![1; 100], 9, Time::ZERO)).unwrap();
         let mut rates = MeasuredRates::new(1_000_000);
         for (device_time_us, expected) in [(50_000, Some(2000.0)), (1000, Some(2000.0))] {
@@ -68,7 +70,7 @@ mod tests {
             rates.note_collected(device_time_us, &mut scheduler);
             let row = &plan.rows[0];
             let result = SequenceResult { seq: row.seq, epoch: row.epoch, tokens: &[1], finish: None };
-            scheduler.commit(plan.step, &[result]).unwrap();
+            scheduler.commit(plan.step, &[result], Time::ZERO).unwrap();
             assert_eq!(scheduler.rates().map(|rates| rates.prefill_tokens_per_s), expected);
         }
     }

@@ -1,5 +1,7 @@
 //! The step loop.
 
+use std::time::Duration;
+
 use quire_scheduler::{FinishReason as SeqFinish, RowKind, StepPlan};
 
 use super::batch::{RowFacts, step_batch};
@@ -57,6 +59,7 @@ impl EngineCore {
             self.open.pop_front().expect("collect is called with a step open");
         let output = self.executor.collect(ticket)?;
         self.note_device(output.device_time_us, output.device_idle_us);
+        self.scheduler.note_device_time(Duration::from_micros(output.device_time_us));
         self.rates.note_collected(output.device_time_us, &mut self.scheduler);
         CollectedStep::new(step, rows, output)
     }
@@ -66,7 +69,8 @@ impl EngineCore {
         let transfers = collected.transfers_done();
         self.scheduler.finish_transfers(&transfers).map_err(quire_scheduler::Error::from)?;
         let results = collected.results(&self.scheduler, &mut self.requests, &self.decoder, now);
-        let report = self.scheduler.commit(collected.step, &results).map_err(quire_scheduler::Error::from)?;
+        let report =
+            self.scheduler.commit(collected.step, &results, now).map_err(quire_scheduler::Error::from)?;
         for &(seq, num_tokens) in &report.accepted {
             self.note_tokens(seq, num_tokens);
         }
