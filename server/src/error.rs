@@ -4,6 +4,8 @@ use std::io;
 use std::path::PathBuf;
 
 use quire_engine::ErrorKind;
+use quire_scheduler::record::RecordingError;
+use quire_scheduler::simulate::SimulateError;
 
 use crate::backend::BackendError;
 use crate::cli::input::InputError;
@@ -104,6 +106,36 @@ pub enum Error {
         /// What is wrong with it.
         reason: String,
     },
+    /// A trace of requests that cannot be used.
+    #[error("{}: {source}", path.display())]
+    LoadTrace {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: quire_scheduler::trace::TraceError,
+    },
+    /// A cost model that cannot be used.
+    #[error("{}: {source}", path.display())]
+    CostModel {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: quire_scheduler::cost::CostModelError,
+    },
+    /// A recording that cannot be read, or replayed.
+    #[error("{}: {source}", path.display())]
+    Recording {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: quire_scheduler::record::RecordingError,
+    },
+    /// A cost model cannot be fitted.
+    #[error(transparent)]
+    Fit(#[from] quire_scheduler::cost::FitError),
+    /// A run cannot be simulated.
+    #[error(transparent)]
+    Simulate(#[from] quire_scheduler::simulate::SimulateError),
     /// A file that does not say what the shapes of a model are.
     #[error("{}: {reason}", path.display())]
     Shapes {
@@ -157,11 +189,18 @@ impl Error {
                 | quire_engine::Error::Tokenizer(_),
             ) => true,
             Self::Engine(error) => matches!(error.kind(), ErrorKind::BadRequest | ErrorKind::NotBuilt),
+            Self::Recording { source, .. } => {
+                !matches!(source, RecordingError::Diverged { .. } | RecordingError::Refused { .. })
+            }
             Self::Backend(_)
             | Self::LogFilter(_)
             | Self::Input(_)
             | Self::Trace { .. }
             | Self::TwoModels { .. }
+            | Self::LoadTrace { .. }
+            | Self::CostModel { .. }
+            | Self::Fit(_)
+            | Self::Simulate(SimulateError::Config(_) | SimulateError::Cache(_))
             | Self::Shapes { .. }
             | Self::Tuning(_)
             | Self::NoChatTemplate { .. }

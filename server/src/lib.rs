@@ -31,6 +31,7 @@ mod error;
 mod llm;
 mod logging;
 mod model_source;
+mod signal;
 mod start;
 mod trace;
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use quire_engine::{EngineBuilder, EngineClient, EngineOptions, PoolDefault};
+use quire_engine::{EngineBuilder, EngineClient, EngineOptions, Llm, PoolDefault};
 use quire_kernels::{DType, Kernels};
 use quire_kernels_cuda::KernelTuning;
 use quire_models::{Checkpoint, ModelRegistry};
@@ -12,6 +12,7 @@ use crate::backend::{BackendOptions, BackendRegistry};
 use crate::env::Env;
 use crate::error::Result;
 use crate::model_source::ModelSource;
+use crate::signal;
 
 /// What an engine is built from beside its options.
 pub(crate) struct Parts<'a> {
@@ -70,7 +71,14 @@ fn stored_dtype(options: &EngineOptions) -> Option<DType> {
 
 /// A running engine.
 pub(crate) fn engine(options: EngineOptions, parts: &Parts<'_>) -> Result<Arc<dyn EngineClient>> {
-    Ok(Arc::new(builder(options, parts).async_llm()?))
+    Ok(Arc::new(llm(options, parts)?.to_async()))
+}
+
+/// A running engine, for callers that wait. At SIGUSR1 it writes what its scheduler did.
+pub(crate) fn llm(options: EngineOptions, parts: &Parts<'_>) -> Result<Llm> {
+    let llm = builder(options, parts).llm()?;
+    signal::write_recordings(llm.flight_recorder(), llm.config().recording_folder());
+    Ok(llm)
 }
 
 /// `given`, completed by the environment and by the files of the model, which are fetched where they are not here.

@@ -68,6 +68,7 @@ const FLAGS: &[Flag] = &[
         "The scheduling policy: fcfs, priority, fair, shortest-first, prefix-aware or length-bucket",
     ),
     flag("max_num_waiting", "N", "Requests that may wait before others are refused"),
+    flag("recording_dir", "DIR", "Where the scheduler's recordings go, at SIGUSR1 or an internal error"),
     flag("max_logprobs", "N", "Log-probabilities that a request may ask for at each token"),
 ];
 

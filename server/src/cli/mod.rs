@@ -1,4 +1,4 @@
-//! The command line: `generate`, `chat`, `check`, `inspect`, `bench`, `tune-kernels`, `trace`.
+//! The command line: `generate`, `chat`, `check`, `inspect`, `bench`, `tune-kernels`, `trace`, `simulate`, `tune`.
 
 mod bench;
 mod chat;
@@ -7,11 +7,15 @@ mod engine;
 mod generate;
 pub(crate) mod input;
 mod inspect;
+mod load;
 mod model;
 mod output;
+mod recording;
 mod sampling;
+mod simulate;
 mod trace;
 mod tune;
+mod tune_settings;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
@@ -54,8 +58,12 @@ enum Command {
     Bench(bench::BenchArgs),
     /// Looks for kernels that are faster on this GPU than those taken by default.
     TuneKernels(tune::TuneArgs),
-    /// Looks into what --trace-tensors wrote.
+    /// Looks into what runs left behind: recordings of the scheduler, and what --trace-tensors wrote.
     Trace(trace::TraceArgs),
+    /// Runs a trace in virtual time, without a model.
+    Simulate(simulate::SimulateArgs),
+    /// Finds settings for a goal, by simulation.
+    Tune(tune_settings::TuneArgs),
     /// Serves a model over HTTP (not built yet).
     Serve(ServeArgs),
 }
@@ -109,10 +117,12 @@ fn run_command(app: &App, cli: Cli) -> Result<()> {
         Command::Inspect(args) => inspect::run(&context, &args),
         Command::Bench(args) => bench::run(&context, &args),
         Command::TuneKernels(args) => tune::run(&args),
-        Command::Trace(args) => trace::run(&args),
+        Command::Trace(args) => trace::run(&context, &args),
+        Command::Simulate(args) => simulate::run(&context, &args),
+        Command::Tune(args) => tune_settings::run(&context, &args),
         Command::Serve(_) => Err(Error::NotBuilt {
             command: "serve",
-            built: "generate, chat, check, inspect, bench, tune-kernels and trace",
+            built: "generate, chat, check, inspect, bench, tune-kernels, trace, simulate and tune",
         }),
     }
 }

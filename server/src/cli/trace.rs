@@ -6,7 +6,9 @@ use std::path::PathBuf;
 use clap::{Args, Subcommand};
 use serde::Serialize;
 
+use super::Context;
 use super::output::{OutputFormat, write_line};
+use super::recording;
 use crate::error::{Error, Result};
 use crate::trace::{Diff, TraceHeader, TraceReader};
 
@@ -20,6 +22,16 @@ pub(crate) struct TraceArgs {
 enum TraceCommand {
     /// Says where two runs of the same requests part: compares what --trace-tensors wrote of them, op by op.
     Diff(DiffArgs),
+    /// Runs a trace's requests on a model and writes what the scheduler was asked and decided.
+    Record(recording::RecordArgs),
+    /// Says what is in a recording.
+    Show(recording::ShowArgs),
+    /// Makes the recorded decisions again and compares them all; with another policy, simulates what it would have done.
+    Replay(recording::ReplayArgs),
+    /// Draws a recording as SVG.
+    Plot(recording::PlotArgs),
+    /// Fits a cost model for `quire simulate` to recorded steps.
+    Fit(recording::FitArgs),
 }
 
 /// A difference is that of the root mean square, of the mean or of a sampled element, whichever is most, relative to the
@@ -51,9 +63,14 @@ struct Report<'a> {
     diff: Diff,
 }
 
-pub(crate) fn run(args: &TraceArgs) -> Result<()> {
+pub(crate) fn run(context: &Context<'_>, args: &TraceArgs) -> Result<()> {
     match &args.command {
         TraceCommand::Diff(args) => diff(args),
+        TraceCommand::Record(args) => recording::record(context, args),
+        TraceCommand::Show(args) => recording::show(args),
+        TraceCommand::Replay(args) => recording::replay(context, args),
+        TraceCommand::Plot(args) => recording::plot(args),
+        TraceCommand::Fit(args) => recording::fit(args),
     }
 }
 

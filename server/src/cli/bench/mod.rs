@@ -88,7 +88,7 @@ impl Bench {
         let (options, parts) = model.resolve(context, seed)?;
         let device = parts.kernels.device().info().name.clone();
         let options = options.or(EngineOptions::default().enable_prefix_caching(false));
-        let llm = start::builder(options, &parts).llm()?;
+        let llm = start::llm(options, &parts)?;
         let load_s = started.elapsed().as_secs_f64();
         Ok(Self { header: Header { model: llm.model().name.clone(), device, load_s }, llm })
     }

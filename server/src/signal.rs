@@ -1,0 +1,46 @@
+//! What the program does at a signal.
+
+use std::path::PathBuf;
+
+use quire_engine::write_recording;
+use quire_scheduler::record::FlightRecorder;
+
+/// From now on a SIGUSR1 writes what the recorder holds to a new file in `folder`, and says where. The engine goes on.
+/// Where there is no such signal, or it cannot be had, the program works all the same.
+pub(crate) fn write_recordings(recorder: FlightRecorder, folder: PathBuf) {
+    let wait = move || {
+        if let Err(error) = listen(&recorder, &folder) {
+            tracing::debug!(target: "quire::server", "no recordings at SIGUSR1: {error}");
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name("quire-signal".to_owned()).spawn(wait) {
+        tracing::debug!(target: "quire::server", "no recordings at SIGUSR1: {error}");
+    }
+}
+
+#[cfg(unix)]
+fn listen(recorder: &FlightRecorder, folder: &std::path::Path) -> std::io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let mut signals = signal(SignalKind::user_defined1())?;
+        tracing::debug!(target: "quire::server", "SIGUSR1 writes a recording to {}", folder.display());
+        while signals.recv().await.is_some() {
+            match write_recording(recorder, folder) {
+                Ok(path) => {
+                    tracing::warn!(target: "quire::server", "recording written to {}", path.display())
+                }
+                Err(error) => {
+                    tracing::error!(target: "quire::server", "recording to {}: {error}", folder.display());
+                }
+            }
+        }
+        Ok(())
+    })
+}
+
+#[cfg(not(unix))]
+fn listen(_recorder: &FlightRecorder, _folder: &std::path::Path) -> std::io::Result<()> {
+    Err(std::io::ErrorKind::Unsupported.into())
+}
