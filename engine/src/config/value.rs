@@ -55,7 +55,7 @@ pub struct Bytes(pub u64);
 impl fmt::Display for Bytes {
     /// In the largest unit that leaves a number of at least 1: `3.5 GiB`.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let units = [("GiB", 30), ("MiB", 20), ("KiB", 10)];
+        let units = [("TiB", 40), ("GiB", 30), ("MiB", 20), ("KiB", 10)];
         match units.into_iter().find(|(_, shift)| self.0 >> shift > 0) {
             Some((unit, shift)) => write!(f, "{:.2} {unit}", self.0 as f64 / (1_u64 << shift) as f64),
             None => write!(f, "{} B", self.0),
@@ -243,7 +243,7 @@ impl SettingValue for LoadFormat {
 }
 
 impl SettingValue for Bytes {
-    const EXPECTED: &'static str = "an amount of memory, such as 2GiB, 512M or 1000000";
+    const EXPECTED: &'static str = "an amount of memory, such as 2GiB, 512M, 1TiB or 1000000";
 
     fn parse(text: &str) -> Option<Self> {
         let number = text.trim_end_matches(['B', 'b']);
@@ -276,9 +276,11 @@ fn parse_count(text: &str) -> Option<u64> {
         "k" => 1000,
         "m" => 1_000_000,
         "g" => 1_000_000_000,
+        "t" => 1_000_000_000_000,
         "K" | "Ki" => 1 << 10,
         "M" | "Mi" => 1 << 20,
         "G" | "Gi" => 1 << 30,
+        "T" | "Ti" => 1 << 40,
         _ => return None,
     };
     if let Ok(count) = digits.parse::<u64>() {
@@ -299,7 +301,12 @@ mod tests {
             [Some(7), Some(4000), Some(4096), Some(25_600), None, None, None]
         );
         assert_eq!(Bytes::parse("1.5GiB"), Some(Bytes(3 << 29)));
-        assert_eq!(Bytes::parse("99999999999999999999"), None);
+        for text in ["1TiB", "1 TiB", "1TB", "1T", "1024GiB"] {
+            assert_eq!(Bytes::parse(text), Some(Bytes(1 << 40)), "{text}");
+        }
+        assert_eq!(Bytes::parse("0.5TiB"), Some(Bytes(1 << 39)));
+        assert_eq!(Bytes(3 << 39).to_string(), "1.50 TiB");
+        assert_eq!(["99999999999999999999", "99999999TiB", "1PiB"].map(Bytes::parse), [None; 3]);
         assert_eq!(Bytes(3 << 29).to_string(), "1.50 GiB");
         assert_eq!(MaxModelLen::parse("auto"), Some(MaxModelLen::Auto));
     }
