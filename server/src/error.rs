@@ -152,8 +152,14 @@ pub enum Error {
     Kernels(#[from] quire_kernels::Error),
     /// Two traces that differ, as their report says.
     #[error(
-        "the traces differ: {num_beyond} of {num_compared} outputs beyond the tolerance, or other operations"
+        "the traces differ: {num_beyond} of {num_compared} outputs beyond the tolerance{}",
+        if *has_parted { ", then the runs do different things" } else { "" }
     )]
+    /// Two traces without an operation that both begin with.
+    #[error(
+        "the traces have nothing in common, nothing was compared: they are of other models, other requests or other operations, or of none"
+    )]
+    TracesUnlike,
     TracesDiffer {
         /// Outputs that differ by more.
         num_beyond: usize,
@@ -163,6 +169,8 @@ pub enum Error {
     /// The terminal or the pipe that questions come from.
     #[error("standard input: {0}")]
     Stdin(io::Error),
+        /// Whether the two stop doing the same before both end.
+        has_parted: bool,
     /// The terminal, pipe or file that results go to.
     #[error("standard output: {0}")]
     Stdout(io::Error),
@@ -212,8 +220,8 @@ impl Error {
 
 /// Whether there is nothing at a path, or something else than expected; not whether it can be read.
 fn is_wrong_path(error: &io::Error) -> bool {
-    use io::ErrorKind::{IsADirectory, NotADirectory, NotFound};
-    matches!(error.kind(), NotFound | NotADirectory | IsADirectory)
+    use io::ErrorKind::{AlreadyExists, InvalidData, IsADirectory, NotADirectory, NotFound};
+    matches!(error.kind(), NotFound | NotADirectory | IsADirectory | AlreadyExists | InvalidData)
 }
 
 /// An error and what it came from, in one line.

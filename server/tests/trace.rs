@@ -220,6 +220,8 @@ fn what_is_no_trace_is_told() {
         parts.iter().for_each(|part| assert!(stderr.contains(part), "`{part}` is not in: {stderr}"));
     };
     check(tiny.diff("none", "none", &[]), &["none"]);
+    let model = tiny.path("tiny").join("config.json").display().to_string();
+    check(quire(&tiny.generate(&["--trace-tensors", &model])), &["config.json"]);
     check(tiny.diff("tiny/config.json", "none", &[]), &["config.json, line 1"]);
     fs::create_dir(tiny.path("empty")).expect("writable");
     fs::write(tiny.path("empty").join("tensors.jsonl"), "").expect("writable");
@@ -230,4 +232,39 @@ fn what_is_no_trace_is_told() {
         quire(&tiny.generate(&["--trace-tensors", &file.join("x").display().to_string()])),
         &["config.json"],
     );
+}
+
+#[test]
+fn traces_with_nothing_in_common_are_told_apart_from_such_that_differ() {
+    let tiny = Tiny::new();
+    text_of(&tiny.trace("a", &[]), 0);
+    // The same run, from its second operation on: as another model would.
+    let text = fs::read_to_string(tiny.path("a").join("tensors.jsonl")).expect("a trace was written");
+    let lines: Vec<&str> = text.lines().collect();
+    let write = |name: &str, lines: &[&str]| {
+        fs::create_dir(tiny.path(name)).expect("writable");
+        fs::write(tiny.path(name).join("tensors.jsonl"), lines.join("\n")).expect("writable");
+    };
+    write("other", &[&lines[..1], &lines[3..]].concat());
+    write("none", &lines[..1]);
+    write("shorter", &lines[..lines.len() - 1]);
+    for other in ["other", "none"] {
+        let diff = tiny.diff("a", other, &[]);
+        let stderr = String::from_utf8_lossy(&diff.stderr);
+        assert!(stderr.contains("nothing in common") && stderr.contains("other models"), "{stderr}");
+        assert_eq!(diff.status.code(), Some(1));
+    }
+    assert_eq!(tiny.diff("none", "none", &[]).status.code(), Some(1), "nothing was compared");
+    let diff = tiny.diff("a", "shorter", &[]);
+    let stderr = String::from_utf8_lossy(&diff.stderr);
+    assert!(stderr.contains("0 of ") && stderr.contains("then the runs do different things"), "{stderr}");
+}
+
+#[test]
+fn a_trace_in_place_of_an_older_one_says_so() {
+    let tiny = Tiny::new();
+    let told =
+        |output: &Output| String::from_utf8_lossy(&output.stderr).contains("in place of an older trace");
+    assert!(!told(&tiny.trace("a", &[])));
+    assert!(told(&tiny.trace("a", &[])));
 }

@@ -78,7 +78,7 @@ fn diff(args: &DiffArgs) -> Result<()> {
     let (mut a, mut b) = (TraceReader::open(&args.a)?, TraceReader::open(&args.b)?);
     let diff = Diff::of(&mut a, &mut b, args.tolerance, args.worst)?;
     let agrees = diff.agrees();
-    let (num_beyond, num_compared) = (diff.num_beyond, diff.num_compared);
+    let (num_beyond, num_compared, has_parted) = (diff.num_beyond, diff.num_compared, diff.parting.is_some());
     let report = Report { a: a.header(), b: b.header(), diff };
     let mut stdout = io::stdout().lock();
     match args.output_format {
@@ -87,7 +87,11 @@ fn diff(args: &DiffArgs) -> Result<()> {
             write!(stdout, "a: {}\nb: {}\n{}", report.a, report.b, report.diff).map_err(Error::Stdout)?;
         }
     }
-    if agrees { Ok(()) } else { Err(Error::TracesDiffer { num_beyond, num_compared }) }
+    match (num_compared, agrees) {
+        (0, _) => Err(Error::TracesUnlike),
+        (_, true) => Ok(()),
+        (_, false) => Err(Error::TracesDiffer { num_beyond, num_compared, has_parted }),
+    }
 }
 
 /// A share of at least 0.

@@ -15,6 +15,7 @@ use crate::error::{Error, Result};
 /// Where records are written. Nothing is buffered: what was computed last before a crash is what one wants to see.
 pub(super) struct TraceFile {
     path: PathBuf,
+    has_replaced: bool,
     /// `None` once a write has failed: a trace with a hole would mislead.
     file: Mutex<Option<File>>,
 }
@@ -23,6 +24,7 @@ impl TraceFile {
     /// Makes the folder, and in it a new file, in place of one that is there.
     pub(super) fn create(folder: &Path, header: &TraceHeader) -> Result<Self> {
         let path = folder.join(FILE_NAME);
+        let has_replaced = path.exists();
         let create = || -> io::Result<File> {
             fs::create_dir_all(folder)?;
             let mut file = File::create(&path)?;
@@ -30,13 +32,18 @@ impl TraceFile {
             Ok(file)
         };
         match create() {
-            Ok(file) => Ok(Self { path, file: Mutex::new(Some(file)) }),
+            Ok(file) => Ok(Self { path, has_replaced, file: Mutex::new(Some(file)) }),
             Err(source) => Err(Error::Write { path, source }),
         }
     }
 
     pub(super) fn path(&self) -> &Path {
         &self.path
+    }
+
+    /// Whether there was a file before.
+    pub(super) fn has_replaced(&self) -> bool {
+        self.has_replaced
     }
 }
 

@@ -25,8 +25,9 @@ pub(crate) fn kernels(kernels: Kernels, folder: Option<&Path>) -> Result<Kernels
     let file = file::TraceFile::create(folder, &TraceHeader::of(&kernels))?;
     tracing::warn!(
         target: "quire::server",
-        "every operation's outputs are read back and written to {}: steps are slow, and never captured",
-        file.path().display()
+        "every operation's outputs are read back and written to {}{}: steps are slow, and never captured",
+        file.path().display(),
+        if file.has_replaced() { ", in place of an older trace, which is gone" } else { "" }
     );
     Ok(traced(&kernels, Arc::new(file)))
 }
