@@ -8,6 +8,7 @@ use quire_scheduler::record::RecordingError;
 use quire_scheduler::simulate::SimulateError;
 
 use crate::backend::BackendError;
+use crate::cli::bench::limits::BenchError;
 use crate::cli::input::InputError;
 use crate::logging::LogFilterError;
 use crate::model_source::SourceError;
@@ -34,6 +35,9 @@ pub enum Error {
     /// The input holds lines that are no requests.
     #[error(transparent)]
     Input(#[from] InputError),
+    /// A benchmark that would not measure what was asked for.
+    #[error(transparent)]
+    Bench(#[from] BenchError),
     /// Two flags that say the same thing.
     #[error("the model is given twice: as {argument} and as --model {flag}")]
     TwoModels {
@@ -150,27 +154,27 @@ pub enum Error {
     /// A kernel failed where no engine runs.
     #[error(transparent)]
     Kernels(#[from] quire_kernels::Error),
-    /// Two traces that differ, as their report says.
-    #[error(
-        "the traces differ: {num_beyond} of {num_compared} outputs beyond the tolerance{}",
-        if *has_parted { ", then the runs do different things" } else { "" }
-    )]
     /// Two traces without an operation that both begin with.
     #[error(
         "the traces have nothing in common, nothing was compared: they are of other models, other requests or other operations, or of none"
     )]
     TracesUnlike,
+    /// Two traces that differ, as their report says.
+    #[error(
+        "the traces differ: {num_beyond} of {num_compared} outputs beyond the tolerance{}",
+        if *has_parted { ", then the runs do different things" } else { "" }
+    )]
     TracesDiffer {
         /// Outputs that differ by more.
         num_beyond: usize,
         /// All that both have.
         num_compared: usize,
+        /// Whether the two stop doing the same before both end.
+        has_parted: bool,
     },
     /// The terminal or the pipe that questions come from.
     #[error("standard input: {0}")]
     Stdin(io::Error),
-        /// Whether the two stop doing the same before both end.
-        has_parted: bool,
     /// The terminal, pipe or file that results go to.
     #[error("standard output: {0}")]
     Stdout(io::Error),
@@ -189,6 +193,7 @@ impl Error {
     pub(crate) fn is_usage(&self) -> bool {
         match self {
             Self::Read { source, .. } | Self::Write { source, .. } => is_wrong_path(source),
+            Self::Bench(error) => error.is_usage(),
             Self::Source(error) => matches!(error, SourceError::Unknown { .. } | SourceError::NotGguf { .. }),
             // A plan that does not fit names the setting to change.
             Self::Engine(
@@ -196,6 +201,10 @@ impl Error {
                 | quire_engine::Error::Memory(_)
                 | quire_engine::Error::Tokenizer(_),
             ) => true,
+            // No fault of the model: another kind of file was wanted.
+            Self::Engine(quire_engine::Error::Model(error)) => {
+                matches!(**error, quire_models::Error::DummyFile { .. })
+            }
             Self::Engine(error) => matches!(error.kind(), ErrorKind::BadRequest | ErrorKind::NotBuilt),
             Self::Recording { source, .. } => {
                 !matches!(source, RecordingError::Diverged { .. } | RecordingError::Refused { .. })

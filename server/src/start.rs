@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use quire_engine::{EngineBuilder, EngineClient, EngineOptions, Llm, PoolDefault};
+use quire_engine::{EngineBuilder, EngineClient, EngineOptions, EnginePlan, Llm, PoolDefault};
 use quire_kernels::{DType, Kernels};
 use quire_kernels_cuda::KernelTuning;
 use quire_models::{Checkpoint, ModelRegistry};
@@ -74,9 +74,14 @@ pub(crate) fn engine(options: EngineOptions, parts: &Parts<'_>) -> Result<Arc<dy
     Ok(Arc::new(llm(options, parts)?.to_async()))
 }
 
-/// A running engine, for callers that wait. At SIGUSR1 it writes what its scheduler did.
+/// A running engine, for callers that wait.
 pub(crate) fn llm(options: EngineOptions, parts: &Parts<'_>) -> Result<Llm> {
-    let llm = builder(options, parts).llm()?;
+    load(builder(options, parts).plan()?)
+}
+
+/// The engine of a plan. At SIGUSR1 it writes what its scheduler did.
+pub(crate) fn load(plan: EnginePlan) -> Result<Llm> {
+    let llm = Llm::start(plan.load()?)?;
     signal::write_recordings(llm.flight_recorder(), llm.config().recording_folder());
     Ok(llm)
 }

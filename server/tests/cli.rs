@@ -1,44 +1,19 @@
 //! The program from outside: standard output, standard error and exit codes, on a tiny model.
 
+#[path = "common/program.rs"]
+mod program;
+
 use std::fs;
 use std::io::Write;
 use std::path::Path;
-use std::process::{Command, Output, Stdio};
+use std::process::{Command, Stdio};
 
+use program::{Ran, Tiny, command, run};
 use quire::kernels::DType;
 use quire::models::testing::TinyModel;
 use serde_json::Value;
 
-/// A tiny model in a folder of its own.
-struct Tiny {
-    folder: tempfile::TempDir,
-}
-
-/// What a run of the program left.
-struct Ran {
-    code: Option<i32>,
-    stdout: String,
-    stderr: String,
-}
-
 impl Tiny {
-    fn new() -> Self {
-        let folder = tempfile::tempdir().expect("a folder for tests");
-        fs::create_dir(folder.path().join("tiny")).expect("writable");
-        TinyModel::llama().write_folder(&folder.path().join("tiny")).expect("writable");
-        Self { folder }
-    }
-
-    fn path(&self) -> String {
-        self.folder.path().join("tiny").display().to_string()
-    }
-
-    fn input(&self, lines: &str) -> String {
-        let path = self.folder.path().join("requests.jsonl");
-        fs::write(&path, lines).expect("writable");
-        path.display().to_string()
-    }
-
     /// `quire COMMAND MODEL WORDS...`
     fn run(&self, command: &str, words: &[&str]) -> Ran {
         run(&[&[command, &self.path()], words].concat(), "")
@@ -46,48 +21,6 @@ impl Tiny {
 
     fn generate(&self, words: &[&str]) -> Ran {
         self.run("generate", &[&["--prompt", "hello", "--temperature", "0", "--ignore-eos"], words].concat())
-    }
-}
-
-fn command(words: &[&str]) -> Command {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
-    command.args(words).env("HF_HUB_OFFLINE", "1").env("QUIRE_CACHE", "/nonexistent").env_remove("RUST_LOG");
-    command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
-    command
-}
-
-fn run(words: &[&str], stdin: &str) -> Ran {
-    let mut child = command(words).spawn().expect("the program was built for this test");
-    child.stdin.take().expect("piped").write_all(stdin.as_bytes()).expect("read by the program");
-    let Output { status, stdout, stderr } = child.wait_with_output().expect("the program ends");
-    let text = |bytes| String::from_utf8(bytes).expect("the program writes UTF-8");
-    Ran { code: status.code(), stdout: text(stdout), stderr: text(stderr) }
-}
-
-impl Ran {
-    #[track_caller]
-    fn ok(self) -> Self {
-        assert_eq!(self.code, Some(0), "{}", self.stderr);
-        self
-    }
-
-    /// A wrong command line or input: code 2, nothing on standard output, and each of `parts` on standard error.
-    #[track_caller]
-    fn refused(self, parts: &[&str]) {
-        self.failed(2, parts);
-    }
-
-    #[track_caller]
-    fn failed(self, code: i32, parts: &[&str]) {
-        assert_eq!((self.code, self.stdout.as_str()), (Some(code), ""), "{}", self.stderr);
-        for part in parts {
-            assert!(self.stderr.contains(part), "`{part}` is not in: {}", self.stderr);
-        }
-        assert!(!self.stderr.contains("panicked"), "{}", self.stderr);
-    }
-
-    fn lines(&self) -> Vec<Value> {
-        self.stdout.lines().map(|line| serde_json::from_str(line).expect("a JSON object a line")).collect()
     }
 }
 
@@ -494,35 +427,6 @@ fn misspelt_names_in_the_environment_are_warned_of() {
     let output = command.env("VLLM_CPU_KVCACHE_SPAC", "1").output().expect("the program ends");
     let stderr = String::from_utf8_lossy(&output.stderr);
     assert!(stderr.contains("the nearest is VLLM_CPU_KVCACHE_SPACE"), "{stderr}");
-}
-
-#[test]
-fn bench_latency_prints_a_line_for_each_batch_size() {
-    let tiny = Tiny::new();
-    let words = ["--input-len", "9", "--output-len", "4", "--batch-size", "1,3", "--num-iters", "2"];
-    let ran = run(&[&["bench", "latency", &tiny.path()], &words[..]].concat(), "").ok();
-    let lines = ran.lines();
-    assert_eq!(lines.iter().map(|line| &line["batch_size"]).collect::<Vec<_>>(), [1, 3]);
-    for line in &lines {
-        let positive = ["total_s", "first_token_s"].map(|field| line[field]["median"].as_f64());
-        assert!(positive.iter().all(|median| median.is_some_and(|median| median > 0.0)), "{line}");
-    }
-    assert!(lines[0]["tpot_ms"]["max"].is_number() && lines[1].get("tpot_ms").is_none(), "{lines:?}");
-}
-
-#[test]
-fn bench_throughput_counts_the_tokens_of_a_trace() {
-    let tiny = Tiny::new();
-    let trace = tiny.input(concat!(
-        "{\"id\": 0, \"prompt_tokens\": 5, \"output_tokens\": 7}\n",
-        "{\"id\": 1, \"prompt_tokens\": 30, \"output_tokens\": 1}\n",
-    ));
-    let ran = run(&["bench", "throughput", &tiny.path(), "--trace", &trace], "").ok();
-    let line = &ran.lines()[0];
-    let counts = ["prompt_tokens", "output_tokens", "num_requests"].map(|field| &line[field]);
-    assert_eq!(counts, [35, 8, 2]);
-    let bad = tiny.input("{\"prompt_tokens\": 5}");
-    run(&["bench", "throughput", &tiny.path(), "--trace", &bad], "").refused(&["line 1", "output_tokens"]);
 }
 
 #[test]

@@ -5,6 +5,7 @@ use std::io::BufRead;
 
 use quire_engine::{ChatMessage, ChatPrompt, ParamError, ParamLimits, Prompt, Request, SamplingParams};
 use serde::de::DeserializeOwned;
+use serde_json::error::Category;
 use serde_json::{Map, Value};
 
 /// A request as its line has it: parameters that it does not give are filled in later.
@@ -85,7 +86,7 @@ impl fmt::Display for InputError {
 #[non_exhaustive]
 pub enum LineError {
     /// Not JSON.
-    #[error("not a JSON object: {0}")]
+    #[error("not a JSON object{}", place(.0))]
     Json(serde_json::Error),
     /// Bytes that are no text.
     #[error("cannot be read: {0}")]
@@ -103,6 +104,29 @@ pub enum LineError {
         field: &'static str,
         /// What was expected.
         source: serde_json::Error,
+    },
+    /// A length that is no number of tokens.
+    #[error("{field} is {given}: expected a whole number from 1 to {max}")]
+    Length {
+        /// Its name.
+        field: &'static str,
+        /// Its value.
+        given: String,
+        /// The most that any model could take.
+        max: usize,
+    },
+    /// Lengths that no sequence of the model may have.
+    #[error(
+        "prompt_tokens {input_len} and output_tokens {output_len} are {} tokens together: expected at most max_model_len = {max_model_len}",
+        input_len + output_len
+    )]
+    TooLong {
+        /// Tokens of the prompt.
+        input_len: usize,
+        /// Tokens of the output.
+        output_len: usize,
+        /// The limit in force.
+        max_model_len: usize,
     },
     /// A field that is neither a part of a request nor a parameter, or a parameter that is refused.
     #[error(transparent)]
@@ -129,7 +153,7 @@ pub(crate) fn read(
     for (number, line) in (1..).zip(reader.lines()) {
         match line {
             Ok(line) => {
-                let line = if number == 1 { line.trim_start_matches(BYTE_ORDER_MARK) } else { &line };
+                let line = if number == 1 { byte_order_mark_off(&line) } else { &line };
                 if !line.trim().is_empty() {
                     match parse(number, line, defaults, limits) {
                         Ok(line) => input.lines.push(line),
@@ -159,6 +183,11 @@ pub fn fuzz_request(data: &[u8]) {
 /// `max_logprobs` is a setting and known before.
 pub(crate) fn permissive_limits(max_logprobs: usize) -> ParamLimits {
     ParamLimits { vocab_size: usize::MAX, max_logprobs, ..ParamLimits::default() }
+}
+
+/// A first line without what some editors put before it.
+pub(crate) fn byte_order_mark_off(line: &str) -> &str {
+    line.trim_start_matches(BYTE_ORDER_MARK)
 }
 
 fn parse(
@@ -196,6 +225,20 @@ fn take<T: DeserializeOwned>(
     // Not `swap_remove`: errors name the first bad field of the line.
     let value = fields.shift_remove(field).unwrap_or_default();
     serde_json::from_value(value).map_err(|source| LineError::Field { field, source })
+}
+
+/// What is wrong with a line that is no object, and at which column: the number of the line is told beside it.
+fn place(error: &serde_json::Error) -> String {
+    let (what, column) = (error.to_string(), error.column());
+    match error.classify() {
+        // Some other kind of value.
+        Category::Data => String::new(),
+        Category::Eof => format!(": it ends too early (column {column})"),
+        Category::Syntax | Category::Io => {
+            let what = what.split(" at line ").next().unwrap_or_default();
+            format!(": {what} (column {column})")
+        }
+    }
 }
 
 fn list(fields: &[&str]) -> String {

@@ -1,6 +1,6 @@
 //! The command line: `generate`, `chat`, `check`, `inspect`, `bench`, `tune-kernels`, `trace`, `simulate`, `tune`.
 
-mod bench;
+pub(crate) mod bench;
 mod chat;
 mod check;
 mod engine;

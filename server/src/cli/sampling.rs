@@ -6,14 +6,43 @@ use serde_json::{Map, Value};
 /// Sampling parameters as flags. What is not given is left to the model's `generation_config.json`, then to the
 /// defaults of vLLM.
 #[derive(Args, Clone, Debug, Default, Serialize)]
-#[command(next_help_heading = "Sampling")]
 pub(crate) struct SamplingFlags {
+    #[command(flatten)]
+    #[serde(flatten)]
+    end: EndFlags,
+    #[command(flatten)]
+    #[serde(flatten)]
+    draw: DrawFlags,
+}
+
+/// When an output ends.
+#[derive(Args, Clone, Debug, Default, Serialize)]
+#[command(next_help_heading = "Sampling")]
+struct EndFlags {
     /// Tokens to generate at most.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = count)]
     max_tokens: Option<u64>,
     /// Tokens before which nothing ends the output.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = count)]
     min_tokens: Option<u64>,
+    /// A text that ends the output; may be given several times.
+    #[arg(long, value_name = "TEXT")]
+    stop: Option<Vec<String>>,
+    /// Tokens that end the output, separated by commas.
+    #[arg(long, value_name = "IDS", value_delimiter = ',', allow_negative_numbers = true, value_parser = token_id)]
+    stop_token_ids: Option<Vec<u32>>,
+    /// Goes on after the end-of-text token.
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "true|false")]
+    ignore_eos: Option<bool>,
+    /// Leaves what ended the output in the text.
+    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "true|false")]
+    include_stop_str_in_output: Option<bool>,
+}
+
+/// How tokens are chosen. A benchmark has these alone: its outputs are as long as it says.
+#[derive(Args, Clone, Debug, Default, Serialize)]
+#[command(next_help_heading = "Sampling")]
+pub(crate) struct DrawFlags {
     /// 0 takes the best token always; up to 2.
     #[arg(long, value_name = "T", allow_negative_numbers = true, value_parser = finite)]
     temperature: Option<f64>,
@@ -30,18 +59,6 @@ pub(crate) struct SamplingFlags {
     /// bring no seed of their own all get this one. It is also the seed of made-up weights (--load-format dummy).
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = integer)]
     seed: Option<i64>,
-    /// A text that ends the output; may be given several times.
-    #[arg(long, value_name = "TEXT")]
-    stop: Option<Vec<String>>,
-    /// Tokens that end the output, separated by commas.
-    #[arg(long, value_name = "IDS", value_delimiter = ',', allow_negative_numbers = true, value_parser = token_id)]
-    stop_token_ids: Option<Vec<u32>>,
-    /// Goes on after the end-of-text token.
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "true|false")]
-    ignore_eos: Option<bool>,
-    /// Leaves what ended the output in the text.
-    #[arg(long, num_args = 0..=1, require_equals = true, default_missing_value = "true", hide_possible_values = true, value_name = "true|false")]
-    include_stop_str_in_output: Option<bool>,
     /// How many of the best log-probabilities come with each token.
     #[arg(long, value_name = "N", allow_negative_numbers = true, value_parser = integer)]
     logprobs: Option<i64>,
@@ -62,7 +79,7 @@ pub(crate) struct SamplingFlags {
 impl SamplingFlags {
     /// `defaults` with what was given in their place.
     pub(crate) fn over(&self, defaults: &SamplingParams) -> Result<SamplingParams, quire_engine::Error> {
-        Ok(defaults.with_json(&self.given())?)
+        over(self, defaults)
     }
 
     /// As [`over`](Self::over), after checking all that can be checked without a model.
@@ -78,16 +95,29 @@ impl SamplingFlags {
 
     /// The seed, for what else is random.
     pub(crate) fn seed(&self) -> Option<u64> {
-        self.seed.and_then(|seed| u64::try_from(seed).ok())
+        self.draw.seed()
+    }
+}
+
+impl DrawFlags {
+    /// `defaults` with what was given in their place.
+    pub(crate) fn over(&self, defaults: &SamplingParams) -> Result<SamplingParams, quire_engine::Error> {
+        over(self, defaults)
     }
 
-    /// The flags by the names of their parameters; `null` for those not given.
-    fn given(&self) -> Map<String, Value> {
-        match serde_json::to_value(self) {
-            Ok(Value::Object(given)) => given,
-            _ => unreachable!("a struct of plain fields becomes an object"),
-        }
+    /// The seed, for what else is random.
+    pub(crate) fn seed(&self) -> Option<u64> {
+        self.seed.and_then(|seed| u64::try_from(seed).ok())
     }
+}
+
+/// Flags have the names of their parameters; those not given are `null`.
+fn over(flags: &impl Serialize, defaults: &SamplingParams) -> Result<SamplingParams, quire_engine::Error> {
+    let given: Map<String, Value> = match serde_json::to_value(flags) {
+        Ok(Value::Object(given)) => given,
+        _ => unreachable!("a struct of plain fields becomes an object"),
+    };
+    Ok(defaults.with_json(&given)?)
 }
 
 /// A number that JSON has as well: NaN would become `null`, which is to say absent.
@@ -145,7 +175,7 @@ mod tests {
         for (line, expected) in
             [("--ignore-eos", true), ("--ignore-eos=true", true), ("--ignore-eos=false", false)]
         {
-            assert_eq!(parse(line).expect("a flag").ignore_eos, Some(expected), "{line}");
+            assert_eq!(parse(line).expect("a flag").end.ignore_eos, Some(expected), "{line}");
         }
     }
 

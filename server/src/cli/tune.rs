@@ -7,7 +7,7 @@ use clap::Args;
 use quire_kernels::DType;
 use quire_kernels_cuda::{CudaConfig, ProductShape, TuneOptions, TunedProduct, tune};
 
-use super::bench::kernels::dtype;
+use super::bench::kernels::dtype_in;
 use super::bench::kernels::linear::Product;
 use super::bench::kernels::shapes::Shapes;
 use crate::backend::{BackendError, BackendOptions, cuda_config, split_device};
@@ -42,7 +42,7 @@ pub(crate) struct TuneArgs {
     #[arg(long, value_name = "cuda|cuda:N", default_value = "cuda")]
     device: String,
     /// What activations are computed in: bf16 or f16.
-    #[arg(long, value_name = "DTYPE", default_value = "bf16", value_parser = dtype)]
+    #[arg(long, value_name = "DTYPE", default_value = "bf16", value_parser = dtype_in(is_half))]
     dtype: DType,
     /// Guesses of the library that are measured.
     #[arg(long, value_name = "N", default_value_t = 16, value_parser = clap::value_parser!(u16).range(1..=256))]
@@ -50,6 +50,11 @@ pub(crate) struct TuneArgs {
     /// Measurements of each, of which the median counts.
     #[arg(long, value_name = "N", default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
     rounds: u16,
+}
+
+/// What the library's products are in.
+fn is_half(dtype: DType) -> bool {
+    matches!(dtype, DType::F16 | DType::BF16)
 }
 
 pub(crate) fn run(args: &TuneArgs) -> Result<()> {

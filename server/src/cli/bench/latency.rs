@@ -6,12 +6,15 @@ use clap::Args;
 use quire_engine::{RequestEvent, SamplingParams};
 use serde::Serialize;
 
+use super::limits::{
+    MAX_ITERS, MAX_LEN, MAX_REQUESTS, check_batch, check_len, check_output, max_concurrency, up_to,
+};
 use super::spread::Spread;
 use super::workload::{Shape, Workload};
 use super::{Bench, Steps};
 use crate::cli::Context;
 use crate::cli::model::ModelArgs;
-use crate::cli::sampling::SamplingFlags;
+use crate::cli::sampling::DrawFlags;
 use crate::error::Result;
 
 #[derive(Args)]
@@ -19,22 +22,22 @@ pub(crate) struct LatencyArgs {
     #[command(flatten)]
     model: ModelArgs,
     /// Tokens of each prompt.
-    #[arg(long, value_name = "N", default_value_t = 128, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = up_to(MAX_LEN))]
     input_len: usize,
     /// Tokens generated after it.
-    #[arg(long, value_name = "N", default_value_t = 256, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", default_value_t = 256, value_parser = up_to(MAX_LEN))]
     output_len: usize,
     /// Requests at once; several numbers, separated by commas, are measured one after the other.
-    #[arg(long, value_name = "N,...", default_value = "1", value_delimiter = ',', value_parser = at_least_one)]
+    #[arg(long, value_name = "N,...", default_value = "1", value_delimiter = ',', value_parser = up_to(MAX_REQUESTS))]
     batch_size: Vec<usize>,
     /// Measured repetitions.
-    #[arg(long, value_name = "N", default_value_t = 5, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", default_value_t = 5, value_parser = up_to(MAX_ITERS))]
     num_iters: usize,
     /// Repetitions before them that do not count.
     #[arg(long, value_name = "N", default_value_t = 1)]
     num_iters_warmup: usize,
     #[command(flatten)]
-    sampling: SamplingFlags,
+    sampling: DrawFlags,
 }
 
 /// Of one batch size.
@@ -44,6 +47,8 @@ struct Latency {
     input_len: usize,
     output_len: usize,
     num_iters: usize,
+    /// Sequences of these lengths that the KV pool holds at once: a larger batch is none.
+    max_concurrency: usize,
     /// Of the whole runs.
     #[serde(flatten)]
     steps: Steps,
@@ -70,13 +75,22 @@ struct StreamLatency {
 
 pub(super) fn run(context: &Context<'_>, args: &LatencyArgs) -> Result<()> {
     let params = args.sampling.over(&SamplingParams { temperature: 0.0, ..SamplingParams::default() })?;
-    let bench = Bench::start(context, &args.model, args.sampling.seed())?;
+    let bench = Bench::start(context, &args.model, args.sampling.seed(), |plan| {
+        check_len(args.shape(), plan.config().max_model_len())?;
+        Ok(args.batch_size.iter().try_for_each(|&batch_size| check_batch(plan, batch_size, args.shape()))?)
+    })?;
     let workload = Workload { vocab_size: bench.llm.model().vocab_size, params };
     for &batch_size in &args.batch_size {
         let result = Batch { bench: &bench, workload: &workload, args, batch_size }.measure()?;
         bench.print("latency", &result)?;
     }
     Ok(())
+}
+
+impl LatencyArgs {
+    fn shape(&self) -> Shape {
+        Shape { input_len: self.input_len, output_len: self.output_len }
+    }
 }
 
 struct Batch<'a> {
@@ -89,13 +103,14 @@ struct Batch<'a> {
 impl Batch<'_> {
     fn measure(&self) -> Result<Latency> {
         let LatencyArgs { input_len, output_len, num_iters, num_iters_warmup, .. } = *self.args;
-        let shape = Shape { input_len, output_len };
+        let shape = self.args.shape();
         for _ in 0..num_iters_warmup {
             self.seconds(shape)?;
         }
         let before = self.bench.llm.stats();
         let totals = (0..num_iters).map(|_| self.seconds(shape)).collect::<Result<Vec<_>>>()?;
-        let steps = Steps::between(&before, &self.bench.llm.stats());
+        let after = self.bench.llm.stats();
+        let steps = Steps::between(&before, &after);
         let one = Shape { output_len: 1, ..shape };
         let firsts = (0..num_iters).map(|_| self.seconds(one)).collect::<Result<Vec<_>>>()?;
         let (total_s, first_token_s) = (Spread::of(totals), Spread::of(firsts));
@@ -106,6 +121,7 @@ impl Batch<'_> {
             input_len,
             output_len,
             num_iters,
+            max_concurrency: self.max_concurrency(after.num_blocks()),
             steps,
             total_s,
             first_token_s,
@@ -113,6 +129,11 @@ impl Batch<'_> {
             decode_tokens_per_s: num_steps.map(|steps| self.batch_size as f64 * steps / steps_s),
             stream: if self.batch_size == 1 { Some(self.stream(shape)?) } else { None },
         })
+    }
+
+    fn max_concurrency(&self, num_blocks: usize) -> usize {
+        let block_size = self.bench.llm.config().block_size;
+        max_concurrency(num_blocks * block_size, block_size, self.args.shape())
     }
 
     fn seconds(&self, shape: Shape) -> Result<f64> {
@@ -141,17 +162,13 @@ impl Batch<'_> {
                     let (first, num_tokens) = seen.map_or((now, 0), |(first, _, count)| (first, count));
                     seen = Some((first, now, num_tokens + delta.token_ids.len()));
                 }
+                RequestEvent::Finished(output) => check_output(shape.output_len, &output)?,
                 RequestEvent::Failed(error) => return Err(error.into()),
-                _ => {}
+                RequestEvent::Delta(_) => {}
             }
         }
         let (first, last, num_tokens) = seen.unwrap_or((started, started, 1));
         let tpot = (num_tokens > 1).then(|| ms(first, last) / (num_tokens - 1) as f64);
         Ok((ms(started, first), tpot))
     }
-}
-
-/// A whole number above 0.
-pub(super) fn at_least_one(text: &str) -> Result<usize, &'static str> {
-    text.parse().ok().filter(|&number| number > 0).ok_or("expected a whole number of at least 1")
 }

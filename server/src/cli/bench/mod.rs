@@ -1,16 +1,18 @@
 //! `quire bench`: whole runs on made-up tokens, measured as vLLM's own benchmarks do; and single operations.
 
-pub(super) mod kernels;
+pub(in crate::cli) mod kernels;
 mod latency;
+pub(crate) mod limits;
 mod spread;
 mod throughput;
+mod trace;
 mod workload;
 
 use std::io::{self, Write};
 use std::time::Instant;
 
 use clap::{Args, Subcommand};
-use quire_engine::{EngineOptions, EngineStats, Llm, Request, RequestOutput};
+use quire_engine::{EngineOptions, EnginePlan, EngineStats, Llm, Request, RequestOutput};
 use serde::Serialize;
 
 use super::Context;
@@ -37,7 +39,7 @@ enum BenchCommand {
     Kernels(kernels::KernelsArgs),
 }
 
-pub(crate) fn run(context: &Context<'_>, args: &BenchArgs) -> Result<()> {
+pub(super) fn run(context: &Context<'_>, args: &BenchArgs) -> Result<()> {
     match &args.command {
         BenchCommand::Latency(args) => latency::run(context, args),
         BenchCommand::Throughput(args) => throughput::run(context, args),
@@ -63,6 +65,8 @@ struct Header {
 #[derive(Serialize)]
 struct Steps {
     num_steps: u64,
+    /// Times that a sequence gave way to others.
+    num_preemptions: u64,
     /// Microseconds that the device worked on a step, on average.
     device_us_per_step: f64,
     /// Microseconds that it waited before a step for the host.
@@ -75,6 +79,7 @@ impl Steps {
         let per_step = |before: u64, after: u64| (after - before) as f64 / num_steps.max(1) as f64;
         Self {
             num_steps,
+            num_preemptions: after.num_preemptions - before.num_preemptions,
             device_us_per_step: per_step(before.device_time_us, after.device_time_us),
             device_idle_us_per_step: per_step(before.device_idle_us, after.device_idle_us),
         }
@@ -82,23 +87,36 @@ impl Steps {
 }
 
 impl Bench {
-    /// Loads the model; a setting that nobody gave is the one of the benchmark.
-    fn start(context: &Context<'_>, model: &ModelArgs, seed: Option<u64>) -> Result<Self> {
+    /// Loads the model; a setting that nobody gave is the one of the benchmark. What is asked for is checked against the
+    /// plan, before any weight is read.
+    fn start(
+        context: &Context<'_>,
+        model: &ModelArgs,
+        seed: Option<u64>,
+        check: impl FnOnce(&EnginePlan) -> Result<()>,
+    ) -> Result<Self> {
         let started = Instant::now();
         let (options, parts) = model.resolve(context, seed)?;
         let device = parts.kernels.device().info().name.clone();
         let options = options.or(EngineOptions::default().enable_prefix_caching(false));
-        let llm = start::llm(options, &parts)?;
+        let plan = start::builder(options, &parts).plan()?;
+        check(&plan)?;
+        let llm = start::load(plan)?;
         let load_s = started.elapsed().as_secs_f64();
         Ok(Self { header: Header { model: llm.model().name.clone(), device, load_s }, llm })
     }
 
-    /// Runs all of them at once; how long that took, in seconds.
+    /// Runs all of them at once; how long that took, in seconds. Each output is as long as its request asks for.
     fn timed(&self, requests: Vec<Request>) -> Result<(f64, Vec<RequestOutput>)> {
+        let lengths: Vec<usize> = requests.iter().map(output_len).collect();
         let started = Instant::now();
         let outputs = self.llm.generate_each(requests);
         let elapsed = started.elapsed().as_secs_f64();
-        Ok((elapsed, outputs.into_iter().collect::<Result<_, _>>()?))
+        let outputs: Vec<RequestOutput> = outputs.into_iter().collect::<Result<_, _>>()?;
+        for (&expected, output) in lengths.iter().zip(&outputs) {
+            limits::check_output(expected, output)?;
+        }
+        Ok((elapsed, outputs))
     }
 
     /// Prints a line of results.
@@ -115,4 +133,9 @@ impl Bench {
         let line = serde_json::to_string(&line).map_err(|error| Error::Stdout(error.into()))?;
         writeln!(io::stdout(), "{line}").map_err(Error::Stdout)
     }
+}
+
+/// Tokens that a made-up request asks for.
+fn output_len(request: &Request) -> usize {
+    request.params.max_tokens.and_then(|n| usize::try_from(n).ok()).unwrap_or(0)
 }

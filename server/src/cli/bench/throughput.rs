@@ -6,13 +6,14 @@ use clap::Args;
 use quire_engine::{Request, RequestOutput, SamplingParams};
 use serde::Serialize;
 
-use super::latency::at_least_one;
+use super::limits::{BenchError, MAX_ITERS, MAX_LEN, MAX_REQUESTS, check_len, check_total, up_to};
 use super::spread::Spread;
-use super::workload::{Shape, Workload, read_trace};
+use super::trace::Trace;
+use super::workload::{Shape, Workload};
 use super::{Bench, Steps};
 use crate::cli::Context;
 use crate::cli::model::ModelArgs;
-use crate::cli::sampling::SamplingFlags;
+use crate::cli::sampling::DrawFlags;
 use crate::error::Result;
 
 #[derive(Args)]
@@ -23,22 +24,22 @@ pub(crate) struct ThroughputArgs {
     #[arg(long, value_name = "FILE", conflicts_with_all = ["num_prompts", "input_len", "output_len"])]
     trace: Option<PathBuf>,
     /// Without a trace: how many requests.
-    #[arg(long, value_name = "N", default_value_t = 64, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = up_to(MAX_REQUESTS))]
     num_prompts: usize,
     /// Tokens of each prompt.
-    #[arg(long, value_name = "N", default_value_t = 512, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", default_value_t = 512, value_parser = up_to(MAX_LEN))]
     input_len: usize,
     /// Tokens generated after it.
-    #[arg(long, value_name = "N", default_value_t = 128, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", default_value_t = 128, value_parser = up_to(MAX_LEN))]
     output_len: usize,
     /// Measured repetitions.
-    #[arg(long, value_name = "N", default_value_t = 2, value_parser = at_least_one)]
+    #[arg(long, value_name = "N", default_value_t = 2, value_parser = up_to(MAX_ITERS))]
     num_iters: usize,
     /// Repetitions before them that do not count.
     #[arg(long, value_name = "N", default_value_t = 1)]
     num_iters_warmup: usize,
     #[command(flatten)]
-    sampling: SamplingFlags,
+    sampling: DrawFlags,
 }
 
 #[derive(Serialize)]
@@ -47,7 +48,6 @@ struct Throughput {
     prompt_tokens: usize,
     output_tokens: usize,
     num_iters: usize,
-    num_preemptions: u32,
     #[serde(flatten)]
     steps: Steps,
     elapsed_s: Spread,
@@ -58,12 +58,17 @@ struct Throughput {
 
 pub(super) fn run(context: &Context<'_>, args: &ThroughputArgs) -> Result<()> {
     let params = args.sampling.over(&SamplingParams { temperature: 0.0, ..SamplingParams::default() })?;
-    // A wrong trace is told before a model is loaded.
-    let shapes = match &args.trace {
-        Some(path) => read_trace(path)?,
-        None => vec![Shape { input_len: args.input_len, output_len: args.output_len }; args.num_prompts],
-    };
-    let bench = Bench::start(context, &args.model, args.sampling.seed())?;
+    // A trace without a good line is told before a model is fetched.
+    let trace = args.trace.as_deref().map(Trace::read).transpose()?;
+    let mut shapes = Vec::new();
+    let bench = Bench::start(context, &args.model, args.sampling.seed(), |plan| {
+        let max_model_len = plan.config().max_model_len();
+        shapes = match trace {
+            Some(trace) => trace.checked(max_model_len)?,
+            None => args.shapes(max_model_len)?,
+        };
+        Ok(check_total(shapes.len(), shapes.iter().map(|shape| shape.num_tokens()))?)
+    })?;
     let workload = Workload { vocab_size: bench.llm.model().vocab_size, params };
     let requests = || -> Vec<Request> {
         shapes.iter().enumerate().map(|(k, &shape)| workload.request(k, shape)).collect()
@@ -75,6 +80,15 @@ pub(super) fn run(context: &Context<'_>, args: &ThroughputArgs) -> Result<()> {
     let runs = (0..args.num_iters).map(|_| bench.timed(requests())).collect::<Result<Vec<_>>>()?;
     let steps = Steps::between(&before, &bench.llm.stats());
     bench.print("throughput", &summary(&runs, steps))
+}
+
+impl ThroughputArgs {
+    /// The lengths of requests that are all alike.
+    fn shapes(&self, max_model_len: usize) -> Result<Vec<Shape>, BenchError> {
+        let shape = Shape { input_len: self.input_len, output_len: self.output_len };
+        check_len(shape, max_model_len)?;
+        Ok(vec![shape; self.num_prompts])
+    }
 }
 
 /// Of at least one run, all of the same requests.
@@ -89,7 +103,6 @@ fn summary(runs: &[(f64, Vec<RequestOutput>)], steps: Steps) -> Throughput {
         prompt_tokens,
         output_tokens,
         num_iters: runs.len(),
-        num_preemptions: outputs.iter().map(|output| output.metrics.num_preemptions).sum(),
         steps,
         elapsed_s,
         requests_per_s: per_s(outputs.len()),

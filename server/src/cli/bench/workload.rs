@@ -1,24 +1,24 @@
 //! Requests of made-up tokens.
 
-use std::path::{Path, PathBuf};
-
 use quire_engine::{Prompt, Request, SamplingParams};
-use serde::Deserialize;
-
-use crate::error::{Error, Result};
 
 /// The made-up ids lie below this, and below the size of the vocabulary.
 const MAX_TOKEN_ID: usize = 150_000;
 
 /// How long a request is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Shape {
     /// Tokens of the prompt.
-    #[serde(rename = "prompt_tokens")]
     pub(super) input_len: usize,
     /// Tokens generated after it, whatever they are.
-    #[serde(rename = "output_tokens")]
     pub(super) output_len: usize,
+}
+
+impl Shape {
+    /// Of prompt and output.
+    pub(super) fn num_tokens(self) -> usize {
+        self.input_len.saturating_add(self.output_len)
+    }
 }
 
 /// Prompts of a vocabulary, and how they are continued.
@@ -47,22 +47,6 @@ impl Workload {
     }
 }
 
-/// The lengths in a trace: an object a line, with `prompt_tokens` and `output_tokens`.
-pub(super) fn read_trace(path: &Path) -> Result<Vec<Shape>> {
-    let text =
-        std::fs::read_to_string(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
-    let lines = text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty());
-    let shapes = lines.map(|(index, line)| {
-        let fail = |reason: String| Error::Trace { path: PathBuf::from(path), line: index + 1, reason };
-        let shape: Shape = serde_json::from_str(line).map_err(|error| fail(error.to_string()))?;
-        match shape.input_len.min(shape.output_len) {
-            0 => Err(fail("a request has at least one token of prompt and one of output".to_owned())),
-            _ => Ok(shape),
-        }
-    });
-    shapes.collect()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -83,20 +67,5 @@ mod tests {
         assert_ne!(ids(&requests[0]), ids(&requests[1]));
         assert!(ids(&requests[1]).iter().all(|&id| id < 100));
         assert_eq!(requests[0].params.max_tokens, Some(3));
-    }
-
-    #[test]
-    fn a_trace_with_a_bad_line_names_it() {
-        let folder = tempfile::tempdir().unwrap();
-        let path = folder.path().join("trace.jsonl");
-        let check = |text: &str, message: &str| {
-            std::fs::write(&path, text).unwrap();
-            let error = read_trace(&path).unwrap_err().to_string();
-            assert!(error.contains(message), "{error}");
-        };
-        check("{\"prompt_tokens\": 5, \"output_tokens\": 2}\n\n{\"prompt_tokens\": 5}\n", "line 3");
-        check("{\"prompt_tokens\": 0, \"output_tokens\": 2}", "at least one token of prompt");
-        std::fs::write(&path, "{\"id\": 1, \"prompt_tokens\": 5, \"output_tokens\": 2}\n").unwrap();
-        assert_eq!(read_trace(&path).unwrap(), [Shape { input_len: 5, output_len: 2 }]);
     }
 }

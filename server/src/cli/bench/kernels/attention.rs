@@ -56,10 +56,9 @@ fn check(
         flops: 4.0 * shapes.q_size() as f64 * scores,
         ..Case::default()
     };
-    if cached + 2 * io > bench.memory_bytes() {
-        return bench.skip(&case, cached + 2 * io);
-    }
-    bench.tell(&case, time(bench, &vec![(query_len, context); num_seqs], num_rotated(cached)))
+    bench.measure(&case, cached + 2 * io, || {
+        time(bench, &vec![(query_len, context); num_seqs], num_rotated(cached))
+    })
 }
 
 fn time(bench: &KernelBench<'_>, seqs: &[(usize, usize)], num_layers: usize) -> KernelResult<Timing> {

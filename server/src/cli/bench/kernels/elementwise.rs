@@ -23,14 +23,16 @@ pub(super) fn norm(bench: &KernelBench<'_>) -> Result<()> {
         // Delta is read, the output written; the residual stream is read and written.
         let plain = case(bench, "add_rms_norm", rows, 2 * columns);
         let stream = rows * 2 * columns * bench.kernels.device().info().residual_dtype.block_bytes();
-        bench.tell(&Case { bytes: plain.bytes + stream, ..plain }, time_norm(bench, rows))
+        let case = Case { bytes: plain.bytes + stream, ..plain };
+        bench.measure(&case, 2 * case.bytes, || time_norm(bench, rows))
     })
 }
 
 pub(super) fn activation(bench: &KernelBench<'_>) -> Result<()> {
     let features = bench.shapes.intermediate_size;
     bench.args.rows.iter().try_for_each(|&rows| {
-        bench.tell(&case(bench, "silu_mul", rows, 3 * features), time_gate(bench, rows))
+        let case = case(bench, "silu_mul", rows, 3 * features);
+        bench.measure(&case, 2 * case.bytes, || time_gate(bench, rows))
     })
 }
 
@@ -40,7 +42,11 @@ pub(super) fn rope(bench: &KernelBench<'_>) -> Result<()> {
         // Queries and keys are read and written in place, values read, keys and values written to the cache.
         let plain = case(bench, "rope_write_kv", rows, 2 * q + 3 * kv);
         let cached = rows * 2 * kv * bench.kv_dtype().block_bytes();
-        bench.tell(&Case { bytes: plain.bytes + cached, ..plain }, time_rope(bench, rows))
+        let plain_bytes = plain.bytes;
+        let case = Case { bytes: plain.bytes + cached, ..plain };
+        // Each row has a block of its own.
+        let num_bytes = 2 * plain_bytes + bench.args.block_size * cached;
+        bench.measure(&case, num_bytes, || time_rope(bench, rows))
     })
 }
 

@@ -15,12 +15,17 @@ const SCRATCH_ALIGN: usize = 256;
 pub(super) fn run(bench: &KernelBench<'_>) -> Result<()> {
     for product in Product::all(&bench.shapes) {
         let product = product.of_dtype(bench.weight_dtype());
-        match Packed::new(bench, &product, num_rotated(product.num_bytes())) {
-            Ok(packed) => bench
-                .args
-                .rows
-                .iter()
-                .try_for_each(|&rows| bench.tell(&packed.case(bench, rows), packed.time(bench, rows)))?,
+        let num_bytes = product.num_bytes();
+        if num_bytes > bench.memory_bytes() {
+            bench.skip(&product.case(bench.args.rows[0]), num_bytes)?;
+            continue;
+        }
+        match Packed::new(bench, &product, num_rotated(num_bytes)) {
+            Ok(packed) => bench.args.rows.iter().try_for_each(|&rows| {
+                let case = packed.case(bench, rows);
+                // The inputs on both sides, and what is prepared of them.
+                bench.measure(&case, 3 * case.bytes, || packed.time(bench, rows))
+            })?,
             Err(error) => bench.tell(&product.case(bench.args.rows[0]), Err(error))?,
         }
     }
@@ -62,11 +67,23 @@ impl Product {
     }
 
     /// The largest one that is not the head.
-    pub(super) fn gate_up(shapes: &Shapes) -> Self {
+    fn gate_up(shapes: &Shapes) -> Self {
         Self {
             name: "gate_up",
             merged: vec![shapes.intermediate_size; 2],
             columns: shapes.hidden_size,
+            has_bias: false,
+            is_head: false,
+            dtype: DType::BF16,
+        }
+    }
+
+    /// A square one, of no model.
+    pub(super) fn square(size: usize) -> Self {
+        Self {
+            name: "square",
+            merged: vec![size],
+            columns: size,
             has_bias: false,
             is_head: false,
             dtype: DType::BF16,

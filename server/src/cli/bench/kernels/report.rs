@@ -90,6 +90,17 @@ impl KernelBench<'_> {
         write_line(&mut io::stdout().lock(), &line)
     }
 
+    /// Times a case and prints what came of it; one whose tensors take more memory than a case may is left out, before
+    /// any of them is made.
+    pub(super) fn measure(
+        &self,
+        case: &Case,
+        num_bytes: usize,
+        time: impl FnOnce() -> Result<Timing, KernelError>,
+    ) -> Result<()> {
+        if num_bytes > self.memory_bytes() { self.skip(case, num_bytes) } else { self.tell(case, time()) }
+    }
+
     /// Says that a case was left out.
     pub(super) fn skip(&self, case: &Case, wanted_bytes: usize) -> Result<()> {
         let free_bytes = self.memory_bytes();

@@ -6,6 +6,9 @@ use quire_models::ModelConfig;
 
 use crate::error::{Error, Result};
 
+/// The most columns or rows of a matrix.
+const MAX_SIZE: usize = 1 << 24;
+
 /// What the shapes of the operations follow from.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(in crate::cli) struct Shapes {
@@ -62,7 +65,7 @@ impl Shapes {
         let fail = |reason: String| Error::Shapes { path: path.clone(), reason };
         let fields = serde_json::from_str(&text).map_err(|error| fail(error.to_string()))?;
         let config = ModelConfig::from_json(&fields).map_err(|error| fail(error.to_string()))?;
-        Ok(Self {
+        let shapes = Self {
             name: path.display().to_string(),
             hidden_size: config.hidden_size,
             intermediate_size: config.intermediate_size,
@@ -71,7 +74,24 @@ impl Shapes {
             head_dim: config.head_dim,
             vocab_size: config.vocab_size,
             qkv_bias: config.qkv_bias,
-        })
+        };
+        shapes.check().map_err(fail)?;
+        Ok(shapes)
+    }
+
+    /// Sizes that no model has would take more memory than there is, or than there are numbers for.
+    fn check(&self) -> Result<(), String> {
+        let heads = self.num_heads.max(self.num_kv_heads).saturating_mul(self.head_dim);
+        let sizes = [
+            ("hidden_size", self.hidden_size),
+            ("intermediate_size", self.intermediate_size),
+            ("heads of head_dim", heads),
+            ("vocab_size", self.vocab_size),
+        ];
+        match sizes.into_iter().find(|(_, size)| !(1..=MAX_SIZE).contains(size)) {
+            Some((name, size)) => Err(format!("{name} is {size}: expected 1 to {MAX_SIZE}")),
+            None => Ok(()),
+        }
     }
 
     /// Columns of the queries.
@@ -111,5 +131,9 @@ mod tests {
         assert!(matches!(Shapes::open(&path), Err(Error::Read { .. })));
         std::fs::write(&path, r#"{"hidden_size": 0}"#).unwrap();
         assert!(matches!(Shapes::open(&path), Err(Error::Shapes { .. })));
+        let error = Shapes { vocab_size: 1 << 40, ..Shapes::qwen25_05b() }.check().unwrap_err();
+        assert!(error.contains("vocab_size is 1099511627776: expected 1 to 16777216"), "{error}");
+        assert!(Shapes { head_dim: usize::MAX, ..Shapes::qwen25_05b() }.check().is_err());
+        assert_eq!(Shapes::qwen25_7b().check(), Ok(()));
     }
 }
