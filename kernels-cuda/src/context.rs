@@ -11,7 +11,7 @@ use quire_kernels::{DeviceId, Error as KernelError, Result};
 use crate::Error;
 use crate::ffi;
 use crate::status::{DriverError, check};
-use crate::trampoline;
+use crate::trampoline::{self, Library};
 
 /// The oldest driver that the kernels run on: cuLaunchKernelEx and the images need it.
 const MIN_DRIVER: c_int = 12_000;
@@ -43,9 +43,7 @@ impl Context {
     pub(crate) fn open(ordinal: usize) -> Result<Arc<Self>, Error> {
         let driver = trampoline::driver()?;
         tracing::debug!(target: "quire::kernels", library = driver.name(), "driver loaded");
-        if driver.symbol("cuLaunchKernelEx").is_none() {
-            return Err(Error::OldDriver { found: "11.7 or less".to_owned(), needed: version(MIN_DRIVER) });
-        }
+        check_symbols(driver)?;
         check_driver()?;
         let num_devices = num_devices()?;
         if ordinal >= num_devices {
@@ -131,6 +129,17 @@ impl Context {
     }
 }
 
+/// Whether the library is the driver, and new enough.
+fn check_symbols(driver: &Library) -> Result<(), Error> {
+    if driver.symbol("cuInit").is_none() {
+        return Err(Error::NotADriver { library: driver.name().to_owned(), symbol: "cuInit" });
+    }
+    if driver.symbol("cuLaunchKernelEx").is_none() {
+        return Err(Error::OldDriver { found: "11.7 or less".to_owned(), needed: version(MIN_DRIVER) });
+    }
+    Ok(())
+}
+
 fn check_driver() -> Result<(), Error> {
     // SAFETY: no pointers.
     let code = unsafe { ffi::cuInit(0) };
@@ -183,6 +192,13 @@ fn version(number: c_int) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn another_library_in_place_of_the_driver_is_said_to_be_none() {
+        let library = Library::open("a test", &["libc.so.6"]).unwrap();
+        let text = check_symbols(&library).unwrap_err().to_string();
+        assert!(text.contains("libc.so.6") && text.contains("cuInit") && !text.contains("11.7"), "{text}");
+    }
 
     #[test]
     fn versions_read_as_users_know_them() {

@@ -170,13 +170,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_machine_without_a_driver_is_told_what_was_tried_and_what_works() {
+    fn a_machine_without_a_driver_is_told_what_was_tried() {
         let error = match CudaDevice::open(CudaConfig::default()) {
             Err(error @ Error::NoLibrary { .. }) => error.to_string(),
             // There is a driver; what it says is the business of the tests on a GPU.
             _ => return,
         };
-        for part in ["the NVIDIA driver", "libcuda.so.1", "QUIRE_CUDA_LIBRARIES", "--device cpu"] {
+        for part in ["the NVIDIA driver", "libcuda.so.1", "QUIRE_CUDA_LIBRARIES"] {
             assert!(error.contains(part), "{part} in: {error}");
         }
     }

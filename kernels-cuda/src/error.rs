@@ -12,7 +12,7 @@ pub enum Error {
     /// This program holds no CUDA kernels.
     #[error(
         "CUDA device {ordinal} cannot be used: CUDA kernels are not built into this program; build it with \
-         `--features cuda`, or use --device cpu"
+         `--features cuda`"
     )]
     NotBuilt {
         /// The device that was asked for.
@@ -20,19 +20,27 @@ pub enum Error {
     },
     /// A library is not installed, or cannot be loaded.
     #[error(
-        "{library} cannot be loaded (tried {tried}; {reason}); install it, name its folder in \
-         QUIRE_CUDA_LIBRARIES, or use --device cpu"
+        "{library} cannot be loaded (tried {tried}); install it, or name its folder in QUIRE_CUDA_LIBRARIES"
     )]
     NoLibrary {
         /// What is missing, in words.
         library: &'static str,
-        /// The files that were tried.
+        /// The files that were tried, each with what is wrong there.
         tried: String,
-        /// What the loader said.
-        reason: String,
+    },
+    /// What was loaded as the driver is something else.
+    #[error(
+        "{library} was loaded as the NVIDIA driver and is none, since it has no function {symbol}; install the \
+         driver, or correct QUIRE_CUDA_LIBRARIES and LD_LIBRARY_PATH"
+    )]
+    NotADriver {
+        /// The library's file.
+        library: String,
+        /// A function of every driver.
+        symbol: &'static str,
     },
     /// A library lacks a function.
-    #[error("{library} has no function {symbol}: it is too old; install a newer one, or use --device cpu")]
+    #[error("{library} has no function {symbol}: it is too old; install a newer one")]
     NoFunction {
         /// The library's file.
         library: String,
@@ -48,10 +56,7 @@ pub enum Error {
         needed: String,
     },
     /// There is a driver and no device.
-    #[error(
-        "the NVIDIA driver sees no device ({reason}); look at `nvidia-smi` and at CUDA_VISIBLE_DEVICES, or use \
-         --device cpu"
-    )]
+    #[error("the NVIDIA driver sees no device ({reason}); look at `nvidia-smi` and at CUDA_VISIBLE_DEVICES")]
     NoDevice {
         /// What the driver said.
         reason: String,
@@ -81,7 +86,17 @@ pub enum Error {
         /// The images that are there.
         built: String,
         /// What to build.
-        arch: String,
+        arch: &'static str,
+    },
+    /// The device is older than all that kernels can be built for.
+    #[error("{device} has compute capability {major}.{minor}; the kernels need 8.0 or newer")]
+    OldDevice {
+        /// The device's name.
+        device: String,
+        /// Its compute capability.
+        major: u32,
+        /// Its compute capability.
+        minor: u32,
     },
     /// The driver does not load an image that is made for the device.
     #[cfg(feature = "cuda")]
@@ -114,7 +129,7 @@ pub enum Error {
     #[error("the CUDA backend has no kernels for activations of {0}; bf16 and f16 are there")]
     ActivationDType(DType),
     /// A part is not there yet.
-    #[error("the CUDA backend has no part `{part}` yet; use --device cpu")]
+    #[error("the CUDA backend has no part `{part}` yet")]
     PartMissing {
         /// The part.
         part: &'static str,

@@ -3,7 +3,7 @@
 /// A compiled kernel family.
 pub(crate) struct Image {
     pub(crate) family: &'static str,
-    /// `sm_90a` is machine code, `compute_120` is PTX.
+    /// `sm_90a` is machine code, `compute_100` is PTX.
     pub(crate) arch: &'static str,
     pub(crate) data: &'static [u8],
 }
@@ -47,10 +47,15 @@ pub(crate) fn built(images: &[Image], family: &str) -> String {
     if archs.is_empty() { "none".to_owned() } else { archs.join(", ") }
 }
 
-/// What to build for a device: with the instructions of its version where kernels use them.
-pub(crate) fn arch_of((major, minor): (u32, u32)) -> String {
-    let suffix = if (major, minor) == (9, 0) || (major, minor) == (10, 0) { "a" } else { "" };
-    format!("sm_{major}{minor}{suffix}")
+/// What `cargo xtask build-kernels` can build, the most general machine code of each generation first, PTX last.
+const TARGETS: [&str; 7] = ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120", "compute_100"];
+
+/// What to build for a device: code for its own version, else the first that runs there. `None`: the kernels are for
+/// newer devices.
+pub(crate) fn arch_of(device: (u32, u32)) -> Option<&'static str> {
+    let is_own = |arch: &&str| fit(arch, device) >= Some(Fit::Exact);
+    let runs = |arch: &&str| fit(arch, device).is_some();
+    TARGETS.into_iter().find(is_own).or_else(|| TARGETS.into_iter().find(runs))
 }
 
 /// How an architecture fits; `None`: it does not run there. Machine code runs on its major version, from its
@@ -83,16 +88,16 @@ mod tests {
 
     #[test]
     fn the_most_specific_image_that_runs_is_chosen() {
-        let all = ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120", "compute_120"];
+        let all = ["sm_80", "sm_86", "sm_89", "sm_90a", "sm_100a", "sm_120", "compute_100"];
         check(&all, (8, 0), Some("sm_80"));
         check(&all, (8, 6), Some("sm_86"));
         check(&all, (8, 7), Some("sm_86"));
         check(&all, (8, 9), Some("sm_89"));
         check(&all, (9, 0), Some("sm_90a"));
         check(&all, (10, 0), Some("sm_100a"));
-        check(&all, (10, 3), None);
+        check(&all, (10, 3), Some("compute_100"));
         check(&all, (12, 1), Some("sm_120"));
-        check(&all, (13, 0), Some("compute_120"));
+        check(&all, (13, 0), Some("compute_100"));
         check(&all, (7, 5), None);
     }
 
@@ -107,10 +112,28 @@ mod tests {
     }
 
     #[test]
-    fn what_to_build_is_what_would_be_chosen() {
-        for device in [(8, 0), (8, 9), (9, 0), (10, 0), (12, 0)] {
-            let arch = arch_of(device);
-            assert!(fit(&arch, device) >= Some(Fit::Exact), "{arch}");
+    fn what_to_build_is_known_to_the_command_that_builds_it_and_runs_on_the_device() {
+        let source = include_str!("../../xtask/src/kernels/target.rs");
+        let rows = source.split("Target { name: \"").skip(1);
+        let known: Vec<&str> = rows.filter_map(|row| Some(row.split_once('"')?.0)).collect();
+        assert_eq!(known, TARGETS, "the list of build-kernels is another");
+        for (device, expected) in [
+            ((8, 0), "sm_80"),
+            ((8, 6), "sm_86"),
+            ((8, 7), "sm_80"),
+            ((8, 9), "sm_89"),
+            ((9, 0), "sm_90a"),
+            ((10, 0), "sm_100a"),
+            ((10, 3), "compute_100"),
+            ((11, 0), "compute_100"),
+            ((12, 0), "sm_120"),
+            ((12, 1), "sm_120"),
+            ((13, 0), "compute_100"),
+        ] {
+            let arch = arch_of(device).unwrap();
+            assert_eq!(arch, expected, "{device:?}");
+            check(&[arch], device, Some(arch));
         }
+        assert_eq!(arch_of((7, 5)), None);
     }
 }

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use parking_lot::Mutex;
 
 use crate::Error;
-use crate::context::Context;
+use crate::context::{Context, Properties};
 use crate::ffi::{self, CUfunction, CUmodule};
 use crate::images::{self, Image};
 use crate::status::check;
@@ -53,16 +53,8 @@ impl Module {
     pub(crate) fn load(context: &Arc<Context>, family: &'static str) -> Result<Arc<Self>, Error> {
         let properties = context.properties();
         let (major, minor) = properties.compute_capability;
-        let image =
-            images::select(images::embedded(), family, (major, minor)).ok_or_else(|| Error::NoImage {
-                family,
-                device: properties.name.clone(),
-                major,
-                minor,
-                built: images::built(images::embedded(), family),
-                arch: images::arch_of((major, minor)),
-            })?;
-        Self::load_image(context, image)
+        let image = images::select(images::embedded(), family, (major, minor));
+        Self::load_image(context, image.ok_or_else(|| no_image(family, properties))?)
     }
 
     fn load_image(context: &Arc<Context>, image: &'static Image) -> Result<Arc<Self>, Error> {
@@ -106,6 +98,18 @@ impl Drop for Module {
     }
 }
 
+/// Why a device has no image: it is not built in, or the device is too old for any.
+fn no_image(family: &'static str, properties: &Properties) -> Error {
+    let (device, (major, minor)) = (properties.name.clone(), properties.compute_capability);
+    match images::arch_of((major, minor)) {
+        Some(arch) => {
+            let built = images::built(images::embedded(), family);
+            Error::NoImage { family, device, major, minor, built, arch }
+        }
+        None => Error::OldDevice { device, major, minor },
+    }
+}
+
 /// A kernel that can be launched.
 #[derive(Clone)]
 pub(crate) struct Kernel {
@@ -143,6 +147,20 @@ pub(crate) fn parameter<P>(params: &P) -> *mut c_void {
 mod tests {
     use super::*;
     use crate::testing::gpu;
+
+    #[test]
+    fn a_device_without_an_image_is_told_what_to_build_or_that_it_is_too_old() {
+        let text = |compute_capability| {
+            let name = "a GPU".to_owned();
+            let (num_sms, max_shared_bytes, total_bytes) = (1, 0, 0);
+            let properties = Properties { name, compute_capability, num_sms, max_shared_bytes, total_bytes };
+            no_image("norm", &properties).to_string()
+        };
+        let newer = text((10, 3));
+        assert!(newer.contains("build-kernels --arch compute_100`"), "{newer}");
+        let older = text((7, 5));
+        assert!(older.contains("7.5") && older.contains("8.0") && !older.contains("build"), "{older}");
+    }
 
     #[test]
     fn an_image_that_the_driver_does_not_load_is_told_with_what_to_do() {

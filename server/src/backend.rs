@@ -47,10 +47,25 @@ pub enum BackendError {
         /// The text.
         given: String,
     },
+    /// Kernels are tuned for a GPU alone.
+    #[error("no kernels are tuned for the device `{given}`: --device takes cuda or cuda:N here")]
+    NotTunable {
+        /// The device.
+        given: String,
+    },
+    /// The device whose kernels were to be tuned cannot be used.
+    #[error("the device `{name}` cannot be used, so nothing was tuned")]
+    NotTuned {
+        /// Its name, with its number where one was given.
+        name: String,
+        /// What the backend says.
+        #[source]
+        source: BoxedError,
+    },
     /// The backend cannot be used on this machine or in this program.
-    #[error("the device `{name}` cannot be used")]
+    #[error("the device `{name}` cannot be used{}", other_device(name))]
     Unusable {
-        /// Its name.
+        /// Its name, with its number where one was given.
         name: String,
         /// What the backend says.
         #[source]
@@ -116,7 +131,7 @@ impl BackendRegistry {
             return self.build_auto(&options);
         }
         let constructor = self.constructor(name)?;
-        constructor(&options).map_err(|source| BackendError::Unusable { name: name.to_owned(), source })
+        constructor(&options).map_err(|source| BackendError::Unusable { name: device.to_owned(), source })
     }
 
     /// Whether a backend that `device` may mean can choose what activations are computed in. The CPU computes in float32,
@@ -161,6 +176,11 @@ impl fmt::Debug for BackendRegistry {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_set().entries(self.names()).finish()
     }
+}
+
+/// What works on every machine, for what does not work on this one.
+fn other_device(name: &str) -> &'static str {
+    if name == "cpu" { "" } else { ", use --device cpu instead" }
 }
 
 /// A device's name, and its number where one is given.
@@ -216,6 +236,20 @@ mod tests {
             message,
             "the device `cuda:one` is none: expected a name, or a name and a number such as cuda:1"
         );
+    }
+
+    #[test]
+    fn a_device_that_cannot_be_used_is_told_by_name_and_number_and_with_what_works() {
+        let mut registry = BackendRegistry::default();
+        registry.register("none", |_: &BackendOptions| Err("nothing there"));
+        let text = |device| with_causes(&registry.build(device, &BackendOptions::default()).unwrap_err());
+        assert_eq!(
+            text("none:3"),
+            "the device `none:3` cannot be used, use --device cpu instead: nothing there"
+        );
+        registry.register("cpu", |_: &BackendOptions| Err("no memory"));
+        let error = registry.build("cpu", &BackendOptions::default()).unwrap_err();
+        assert_eq!(with_causes(&error), "the device `cpu` cannot be used: no memory");
     }
 
     #[test]

@@ -80,7 +80,8 @@ impl CublasLt {
         let status = unsafe { (functions.create)(&mut handle) };
         if status != 0 {
             let reason = format!("cublasLtCreate returned status {status}");
-            return Err(Error::NoLibrary { library: "cuBLASLt", tried: library.name().to_owned(), reason });
+            let tried = format!("{}: {reason}", library.name());
+            return Err(Error::NoLibrary { library: "cuBLASLt", tried });
         }
         Ok(Self { functions, handle, answers: Mutex::default(), tuned: HashMap::new() })
     }

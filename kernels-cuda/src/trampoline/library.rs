@@ -1,6 +1,7 @@
 //! Shared libraries that are loaded at run time.
 
 use std::ffi::{CStr, CString, c_void};
+use std::path::Path;
 use std::ptr::NonNull;
 
 use crate::Error;
@@ -25,19 +26,21 @@ impl Library {
     ///
     /// # Errors
     ///
-    /// [`Error::NoLibrary`] with all names that were tried.
+    /// [`Error::NoLibrary`] with all places that were tried, and what is wrong with each.
     pub(crate) fn open(library: &'static str, names: &[&str]) -> Result<Self, Error> {
-        let candidates = candidates(names);
-        let mut reason = String::new();
-        for name in &candidates {
-            match load(name) {
-                Ok(handle) => return Ok(Self { handle, name: name.clone() }),
-                // The first name is the usual one; what is wrong with the others matters less.
-                Err(message) if reason.is_empty() => reason = message,
-                Err(_) => {}
+        Self::open_in(&std::env::var(FOLDERS_VARIABLE).unwrap_or_default(), library, names)
+    }
+
+    /// The same; looks in `folders` first.
+    fn open_in(folders: &str, library: &'static str, names: &[&str]) -> Result<Self, Error> {
+        let mut tried = Vec::new();
+        for name in candidates(folders, names) {
+            match load(&name) {
+                Ok(handle) => return Ok(Self { handle, name }),
+                Err(message) => tried.push(place(&name, &message)),
             }
         }
-        Err(Error::NoLibrary { library, tried: candidates.join(", "), reason })
+        Err(Error::NoLibrary { library, tried: tried.join("; ") })
     }
 
     /// The file that was loaded.
@@ -55,8 +58,7 @@ impl Library {
 }
 
 /// The names, before them their like in the folders that the user named.
-fn candidates(names: &[&str]) -> Vec<String> {
-    let folders = std::env::var(FOLDERS_VARIABLE).unwrap_or_default();
+fn candidates(folders: &str, names: &[&str]) -> Vec<String> {
     let plain = names.iter().filter(|name| !name.starts_with('/'));
     let in_folders = folders.split(':').filter(|folder| !folder.is_empty());
     let mut all: Vec<String> = in_folders
@@ -64,6 +66,17 @@ fn candidates(names: &[&str]) -> Vec<String> {
         .collect();
     all.extend(names.iter().map(|&name| name.to_owned()));
     all
+}
+
+/// A place and what is wrong there; the loader's message begins with the file it is about, which may be another that
+/// this one needs.
+fn place(name: &str, message: &str) -> String {
+    let is_absent = name.contains('/') && !Path::new(name).exists();
+    match message.strip_prefix(name) {
+        _ if is_absent => format!("{name}: not there"),
+        Some(_) => message.to_owned(),
+        None => format!("{name}: {message}"),
+    }
 }
 
 fn load(name: &str) -> Result<NonNull<c_void>, String> {
@@ -89,7 +102,28 @@ mod tests {
     fn a_missing_library_is_an_error_that_names_what_was_tried() {
         let error = Library::open("a test", &["libquire-none.so.1", "/nowhere/libquire.so"]).unwrap_err();
         let text = error.to_string();
-        assert!(text.contains("libquire-none.so.1, /nowhere/libquire.so"), "{text}");
+        assert!(text.contains("libquire-none.so.1: cannot open shared object file"), "{text}");
+        assert!(text.contains("; /nowhere/libquire.so: not there)"), "{text}");
+    }
+
+    #[test]
+    fn each_place_is_told_with_its_own_reason() {
+        let folder = tempfile::tempdir().unwrap();
+        let broken = folder.path().join("libquire-none.so.1");
+        std::fs::write(&broken, "no library").unwrap();
+        let folders = format!("/nowhere:{}/", folder.path().display());
+        let error = Library::open_in(&folders, "a test", &["libquire-none.so.1", "/elsewhere/libquire.so"]);
+        let text = error.unwrap_err().to_string();
+        let broken = format!("; {}: ", broken.display());
+        let (_, reason) = text.split_once(&broken).unwrap_or_else(|| panic!("{broken} in: {text}"));
+        assert!(!reason.starts_with("not there") && !reason.starts_with("cannot open"), "{text}");
+        for part in [
+            "/nowhere/libquire-none.so.1: not there; ",
+            "; libquire-none.so.1: cannot open shared object file",
+            "; /elsewhere/libquire.so: not there",
+        ] {
+            assert!(text.contains(part), "{part} in: {text}");
+        }
     }
 
     #[test]
