@@ -1,7 +1,7 @@
 //! Algorithms of cuBLASLt that were measured to be faster than its first answers.
 
 use std::fs;
-use std::io;
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use quire_kernels::DType;
@@ -96,6 +96,15 @@ pub enum TuningError {
         #[source]
         source: io::Error,
     },
+    /// A file does not hold what it should.
+    #[error("the kernel tuning {} cannot be used", path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        #[source]
+        source: Box<TuningError>,
+    },
     /// It is no such file.
     #[error("this is no kernel tuning that `quire tune-kernels` wrote")]
     Syntax(#[source] serde_json::Error),
@@ -127,7 +136,8 @@ impl KernelTuning {
     pub fn read(path: &Path) -> Result<Self, TuningError> {
         let text =
             fs::read_to_string(path).map_err(|source| TuningError::Read { path: path.to_owned(), source })?;
-        Self::parse(&text)
+        let named = |source| TuningError::File { path: path.to_owned(), source: Box::new(source) };
+        Self::parse(&text).map_err(named)
     }
 
     /// Reads the text of a file.
@@ -136,9 +146,16 @@ impl KernelTuning {
     ///
     /// [`TuningError::Syntax`], [`TuningError::Format`].
     pub fn parse(text: &str) -> Result<Self, TuningError> {
-        let tuning: Self = serde_json::from_str(text).map_err(TuningError::Syntax)?;
-        let (given, expected) = (tuning.format, Self::FORMAT);
-        if given == expected { Ok(tuning) } else { Err(TuningError::Format { given, expected }) }
+        /// What every format has.
+        #[derive(Deserialize)]
+        struct Any {
+            format: u32,
+        }
+        let Any { format: given } = serde_json::from_str(text).map_err(TuningError::Syntax)?;
+        match Self::FORMAT {
+            expected if given != expected => Err(TuningError::Format { given, expected }),
+            _ => serde_json::from_str(text).map_err(TuningError::Syntax),
+        }
     }
 
     /// Writes a file, which holds the old contents or the new ones.
@@ -147,10 +164,23 @@ impl KernelTuning {
     ///
     /// [`TuningError::Write`].
     pub fn write(&self, path: &Path) -> Result<(), TuningError> {
-        let text = serde_json::to_string_pretty(self).expect("numbers and texts");
-        let new = path.with_extension("new");
-        let written = fs::write(&new, text + "\n").and_then(|()| fs::rename(&new, path));
+        let text = serde_json::to_string_pretty(self).expect("numbers and texts") + "\n";
+        let written = if is_special(path) { fs::write(path, text) } else { replace(path, &text) };
         written.map_err(|source| TuningError::Write { path: path.to_owned(), source })
+    }
+
+    /// Whether [`write`](Self::write) can be expected to work, before anything is measured. What is there stays.
+    ///
+    /// # Errors
+    ///
+    /// [`TuningError::Write`].
+    pub fn check_writable(path: &Path) -> Result<(), TuningError> {
+        let tried = if is_special(path) {
+            fs::File::options().append(true).open(path).map(drop)
+        } else {
+            new_beside(path).and_then(|(new, _)| fs::remove_file(new))
+        };
+        tried.map_err(|source| TuningError::Write { path: path.to_owned(), source })
     }
 
     /// FNV-1a of what results depend on: the products and their algorithms.
@@ -164,6 +194,31 @@ impl KernelTuning {
             .fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
                 (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3)
             })
+    }
+}
+
+/// Whether something is there that is written to rather than replaced, such as /dev/stdout; a folder refuses.
+fn is_special(path: &Path) -> bool {
+    fs::metadata(path).is_ok_and(|metadata| !metadata.is_file())
+}
+
+/// Puts a new file in the place of an old one.
+fn replace(path: &Path, text: &str) -> io::Result<()> {
+    let (new, mut file) = new_beside(path)?;
+    let written = file.write_all(text.as_bytes()).and_then(|()| fs::rename(&new, path));
+    written.inspect_err(|_| drop(fs::remove_file(&new)))
+}
+
+/// An empty file in the same folder, under a name that was free.
+fn new_beside(path: &Path) -> io::Result<(PathBuf, fs::File)> {
+    let name = path.file_name().ok_or(io::ErrorKind::IsADirectory)?.to_string_lossy();
+    let mut number = std::process::id();
+    loop {
+        let new = path.with_file_name(format!(".{name}.{number}"));
+        match fs::File::create_new(&new) {
+            Err(error) if error.kind() == io::ErrorKind::AlreadyExists => number = number.wrapping_add(1),
+            file => return Ok((new, file?)),
+        }
     }
 }
 
@@ -249,6 +304,26 @@ mod tests {
     }
 
     #[test]
+    fn no_other_file_is_overwritten_and_a_place_that_cannot_be_written_is_told_early() {
+        let folder = tempfile::tempdir().unwrap();
+        let (path, other) = (folder.path().join("tuning.json"), folder.path().join("tuning.new"));
+        fs::write(&other, "another's").unwrap();
+        fs::write(&path, "old").unwrap();
+        KernelTuning::check_writable(&path).unwrap();
+        assert_eq!(fs::read_to_string(&path).unwrap(), "old");
+        tuning().write(&path).unwrap();
+        assert_eq!(fs::read_to_string(&other).unwrap(), "another's");
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+        let below_a_file = path.join("tuning.json");
+        for wrong in [folder.path(), Path::new("/nowhere/tuning.json"), &below_a_file, Path::new("/")] {
+            let text = KernelTuning::check_writable(wrong).unwrap_err().to_string();
+            assert!(text.contains(&format!("{} cannot be written", wrong.display())), "{text}");
+            assert!(tuning().write(wrong).is_err());
+        }
+        KernelTuning::check_writable(Path::new("/dev/null")).unwrap();
+    }
+
+    #[test]
     fn another_algorithm_is_another_digest_and_another_time_is_not() {
         let mut other = tuning();
         other.products[0].after_us = 1.0;
@@ -270,11 +345,19 @@ mod tests {
     #[test]
     fn what_is_not_such_a_file_is_refused_with_the_reason() {
         check_refused(|value| value["format"] = 2.into(), "has format 2, expected 1");
+        check_refused(
+            |value| *value = serde_json::json!({ "format": 2, "tables": [] }),
+            "has format 2, expected 1",
+        );
         check_refused(|value| value["products"][0]["algo"] = "12".into(), "128 hexadecimal digits");
         check_refused(|value| value["products"][0]["algo"] = "ä".repeat(64).into(), "128 hexadecimal digits");
         check_refused(|value| value["products"][0]["dtype"] = "bf17".into(), "unknown dtype bf17");
         check_refused(|value| value["products"][0]["rows"] = (-1).into(), "`-1`");
         check_refused(|value| *value = "text".into(), "no kernel tuning");
+        let garbage = tempfile::NamedTempFile::new().unwrap();
+        fs::write(garbage.path(), "garbage").unwrap();
+        let error = KernelTuning::read(garbage.path()).unwrap_err();
+        assert!(error.to_string().contains(&garbage.path().display().to_string()), "{error}");
         let missing = KernelTuning::read(Path::new("/nowhere/tuning.json")).unwrap_err();
         assert!(missing.to_string().contains("/nowhere/tuning.json"));
     }

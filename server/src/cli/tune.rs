@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use quire_kernels::DType;
-use quire_kernels_cuda::{CudaConfig, ProductShape, TuneOptions, TunedProduct, tune};
+use quire_kernels_cuda::{CudaConfig, KernelTuning, ProductShape, TuneOptions, TunedProduct, tune};
 
 use super::bench::kernels::dtype_in;
 use super::bench::kernels::linear::Product;
@@ -60,12 +60,14 @@ fn is_half(dtype: DType) -> bool {
 pub(crate) fn run(args: &TuneArgs) -> Result<()> {
     let config = config(args)?;
     let products = products(args)?;
+    // Before minutes of measuring.
+    KernelTuning::check_writable(&args.output)?;
     let options = TuneOptions { max_candidates: args.candidates.into(), num_rounds: args.rounds.into() };
     let mut told = Ok(());
     let mut tell = |product: &ProductShape, tuned: Option<&TunedProduct>| {
         told = std::mem::replace(&mut told, Ok(())).and_then(|()| write_product(product, tuned));
     };
-    let tuning = tune(config, &products, options, &mut tell).map_err(unusable)?;
+    let tuning = tune(config, &products, options, &mut tell).map_err(|error| unusable(args, error))?;
     tuning.write(&args.output)?;
     told.map_err(|source| Error::Write { path: "standard output".into(), source })?;
     let gain = |tuned: &TunedProduct| 1.0 - tuned.after_us / tuned.before_us;
@@ -86,7 +88,7 @@ fn config(args: &TuneArgs) -> Result<CudaConfig> {
             let ordinal = ordinal.unwrap_or(0);
             Ok(cuda_config(&BackendOptions { ordinal, dtype: Some(args.dtype), ..BackendOptions::default() }))
         }
-        _ => Err(BackendError::Unknown { given: args.device.clone(), known: vec!["cuda".to_owned()] }.into()),
+        _ => Err(BackendError::NotTunable { given: args.device.clone() }.into()),
     }
 }
 
@@ -119,8 +121,8 @@ fn write_product(product: &ProductShape, tuned: Option<&TunedProduct>) -> io::Re
     }
 }
 
-fn unusable(error: quire_kernels_cuda::Error) -> Error {
-    BackendError::Unusable { name: "cuda".to_owned(), source: Box::new(error) }.into()
+fn unusable(args: &TuneArgs, error: quire_kernels_cuda::Error) -> Error {
+    BackendError::NotTuned { name: args.device.clone(), source: Box::new(error) }.into()
 }
 
 #[cfg(test)]
@@ -128,6 +130,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
+    use crate::error::with_causes;
 
     #[derive(Parser)]
     struct Only {
@@ -156,6 +159,28 @@ mod tests {
     fn only_a_gpu_is_tuned() {
         assert_eq!(config(&parse("--device cuda:3 --dtype f16")).unwrap().ordinal, 3);
         assert_eq!(config(&parse("--dtype f16")).unwrap().activation_dtype, DType::F16);
-        assert!(config(&parse("--device cpu")).is_err());
+        for device in ["cpu", "auto"] {
+            let text = config(&parse(&format!("--device {device}"))).unwrap_err().to_string();
+            assert!(text.contains(device) && text.contains("cuda or cuda:N"), "{text}");
+            assert!(!text.contains("known"), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_gpu_that_is_not_there_is_named_and_the_cpu_is_not_proposed() {
+        let folder = tempfile::tempdir().unwrap();
+        let output = folder.path().join("tuning.json");
+        // No machine has a device of that number.
+        let args = parse(&format!("0.5b --device cuda:999 --output {}", output.display()));
+        let text = with_causes(&run(&args).unwrap_err());
+        assert!(text.contains("`cuda:999`") && !text.contains("cpu"), "{text}");
+        assert!(!output.exists());
+    }
+
+    #[test]
+    fn an_output_that_cannot_be_written_is_told_before_anything_is_measured() {
+        let text =
+            run(&parse("0.5b --device cuda:999 --output /nowhere/tuning.json")).unwrap_err().to_string();
+        assert!(text.contains("/nowhere/tuning.json cannot be written"), "{text}");
     }
 }
