@@ -9,6 +9,7 @@ use serde_json::Value;
 use crate::error::{Error, Result};
 use crate::fetch;
 use crate::peer::LlamaCpp;
+use crate::print::out;
 use crate::process::{self, cargo, output, output_and_peak};
 use crate::startup;
 
@@ -64,9 +65,9 @@ pub(crate) fn run(options: &Options) -> Result<()> {
 
 fn compare(options: &Options, model: &Path, peer_model: &Path) -> Result<()> {
     let peer = options.against.as_deref().map(|name| LlamaCpp::named(name, peer_model)).transpose()?;
-    println!("model: {}", model.display());
+    out!("model: {}", model.display());
     if let Some(peer) = &peer {
-        println!(
+        out!(
             "peer: llama.cpp {} ({}), model {}",
             peer.version(peer_model)?,
             peer.flags,
@@ -145,12 +146,12 @@ fn batched_rows(table: &str) -> Row {
 }
 
 fn print_table(ours: &[Row], theirs: &[Row]) {
-    println!("{:32} {:>30} {:>30} {:>7}", "", "quire min / median / max", "peer min / median / max", "ratio");
+    out!("{:32} {:>30} {:>30} {:>7}", "", "quire min / median / max", "peer min / median / max", "ratio");
     let names: Vec<&String> = ours.first().into_iter().flat_map(|row| row.keys()).collect();
     for name in names {
         let (us, them) = (summary(ours, name), summary(theirs, name));
         let ratio = us.zip(them).map_or(String::new(), |(us, them)| format!("{:.2}", us[1] / them[1]));
-        println!("{name:32} {:>30} {:>30} {ratio:>7}", show(us), show(them));
+        out!("{name:32} {:>30} {:>30} {ratio:>7}", show(us), show(them));
     }
 }
 

@@ -6,6 +6,7 @@ use std::process::{Command, Stdio};
 use crate::artifacts::{self, Program};
 use crate::error::{Error, Result};
 use crate::kernels;
+use crate::print::note;
 use crate::process::{self, cargo};
 
 /// Adds the feature to commands for the whole workspace. Only two packages differ by it, so what the same command
@@ -58,7 +59,7 @@ fn starts_without_cuda(quire: &Path, model: &Path) -> Result<()> {
         }
     }
     if Path::new("/dev/nvidiactl").exists() {
-        eprintln!("this machine has a GPU: what `--device cuda` says without one is not tried");
+        note!("this machine has a GPU: what `--device cuda` says without one is not tried");
         return Ok(());
     }
     let mut generate = Command::new(quire);

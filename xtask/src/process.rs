@@ -7,6 +7,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use crate::error::{Error, Result};
+use crate::print::note;
 
 /// The repository's root.
 pub(crate) fn root() -> PathBuf {
@@ -23,7 +24,7 @@ pub(crate) fn cargo<'a>(args: impl IntoIterator<Item = &'a str>) -> Command {
 
 /// Runs to the end; output goes where this program's goes.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
-    eprintln!("\x1b[2m$ {}\x1b[0m", words(command));
+    note!("\x1b[2m$ {}\x1b[0m", words(command));
     let status = command.status().map_err(|source| start_error(command, source))?;
     if status.success() { Ok(()) } else { Err(Error::Failed { command: words(command), status }) }
 }

@@ -1,13 +1,16 @@
 //! Compiling what has changed, on all cores.
 
 use std::collections::BTreeSet;
-use std::fs::{self, File};
+use std::fs::{self, File, TryLockError};
+use std::io;
 use std::path::Path;
 use std::sync::{Mutex, mpsc};
 
 use super::error::{Error, Result};
 use super::image::{Built, Image, Outcome};
 use super::source::Family;
+
+use crate::print::{note, to_stderr};
 
 /// An image and what became of it.
 pub(crate) struct Row<'a> {
@@ -97,17 +100,17 @@ fn report<'a>(done: mpsc::Receiver<Done<'a>>, num_images: usize) -> Result<Vec<R
         let place = format!("[{}/{num_images}] {name}", i + 1);
         match outcome? {
             Some(Outcome::Built { built, warnings }) => {
-                eprintln!("{place}: {:.1} s, {}", built.seconds, size(built.bytes));
-                eprint!("{}", prefixed(&name, &warnings));
+                note!("{place}: {:.1} s, {}", built.seconds, size(built.bytes));
+                to_stderr(format_args!("{}", prefixed(&name, &warnings)));
                 rows.push(Row { image, built, is_new: true });
             }
             Some(Outcome::Failed { messages }) => {
-                eprintln!("{place}: FAILED\n{}", prefixed(&name, &messages).trim_end());
+                note!("{place}: FAILED\n{}", prefixed(&name, &messages).trim_end());
                 image.remove()?;
                 failed.push(name);
             }
             None => {
-                eprintln!("{place}: left out, since {} has failed for another target", image.family.name);
+                note!("{place}: left out, since {} has failed for another target", image.family.name);
                 image.remove()?;
                 failed.push(name);
             }
@@ -128,12 +131,21 @@ pub(crate) fn size(bytes: u64) -> String {
     }
 }
 
-/// Takes a lock file for this process, until the file is dropped; another call waits here.
-pub(crate) fn lock(path: &Path) -> Result<File> {
-    let folder = path.parent().expect("a lock lies in a folder");
-    fs::create_dir_all(folder).map_err(Error::io(folder))?;
-    let file = File::options().create(true).append(true).open(path).map_err(Error::io(path))?;
-    file.lock().map_err(Error::io(path))?;
+/// Takes a lock file for this process, until the file is dropped; another call waits here, and says so.
+pub(crate) fn lock(path: &Path) -> io::Result<File> {
+    fs::create_dir_all(path.parent().expect("a lock lies in a folder"))?;
+    let file = File::options().create(true).append(true).open(path)?;
+    match file.try_lock() {
+        Ok(()) => return Ok(file),
+        Err(TryLockError::WouldBlock) => {
+            note!(
+                "another `cargo xtask` works here and holds {}; waiting until it has ended",
+                path.display()
+            );
+        }
+        Err(TryLockError::Error(error)) => return Err(error),
+    }
+    file.lock()?;
     Ok(file)
 }
 
@@ -141,7 +153,7 @@ pub(crate) fn lock(path: &Path) -> Result<File> {
 pub(crate) fn remove_outdated(folder: &Path, families: &[Family], images: &[Image<'_>]) -> Result<()> {
     for image in images {
         if image.remove_if_outdated()? {
-            eprintln!("removed {}: its source has changed", image.name());
+            note!("removed {}: its source has changed", image.name());
         }
     }
     for entry in fs::read_dir(folder).map_err(Error::io(folder))?.flatten() {
@@ -153,7 +165,7 @@ pub(crate) fn remove_outdated(folder: &Path, families: &[Family], images: &[Imag
             continue;
         }
         fs::remove_file(entry.path()).map_err(Error::io(entry.path()))?;
-        eprintln!("removed {name}: its source is gone");
+        note!("removed {name}: its source is gone");
     }
     Ok(())
 }

@@ -1,6 +1,7 @@
 //! What keeps kernels from being built; each message ends with what to do.
 
 use std::path::PathBuf;
+use std::process::ExitStatus;
 
 use super::target::{Release, TARGETS};
 
@@ -26,6 +27,12 @@ pub(crate) enum Error {
     NoNvcc { source_name: String, nvcc: PathBuf },
     #[error("{} cannot be run ({source}); reinstall the toolkit, or use `--toolkit pip`", nvcc.display())]
     BrokenNvcc { nvcc: PathBuf, source: std::io::Error },
+    #[error(
+        "{} --version ended with {status} and said: {}; reinstall the toolkit, or use `--toolkit pip`",
+        nvcc.display(),
+        if stderr.is_empty() { "nothing" } else { stderr }
+    )]
+    FailingNvcc { nvcc: PathBuf, status: ExitStatus, stderr: String },
     #[error("{} --version says no release, but `{output}`; use another toolkit: `--toolkit pip`", nvcc.display())]
     UnknownNvcc { nvcc: PathBuf, output: String },
     #[error(
@@ -43,6 +50,16 @@ pub(crate) enum Error {
         "the pinned toolkit of `--toolkit pip` is for Linux on x86-64; install CUDA 13.0 and set CUDA_HOME"
     )]
     NoPinnedToolkit,
+    #[error(
+        "the toolkit cannot be brought: {source}; that needs python3 with pip and a network, or a mirror that pip is \
+         configured for; without them install CUDA 12.8 or newer and name it by CUDA_HOME or `--toolkit PATH`"
+    )]
+    NoPip { source: Box<crate::error::Error> },
+    #[error(
+        "the images cannot be put into {} ({source}); name a folder that can be written: --out FOLDER",
+        folder.display()
+    )]
+    Out { folder: PathBuf, source: std::io::Error },
     #[error("{}", .0.iter().map(ToString::to_string).collect::<Vec<_>>().join("\nerror: "))]
     Faults(Vec<Error>),
     #[error("not built: {}; the messages of nvcc are above", .0.join(", "))]

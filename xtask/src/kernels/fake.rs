@@ -7,7 +7,8 @@ use std::process::Command;
 /// A folder with `bin/nvcc`.
 ///
 /// The script sleeps for a moment, notes the beginning and the end of each call in `calls`, fails where the source
-/// holds `#error`, and prints the lines of the source that begin with `//log `.
+/// holds `#error`, writes nothing where it holds `#nothing`, and prints the lines of the source that begin with
+/// `//log `.
 pub(crate) struct FakeNvcc {
     folder: tempfile::TempDir,
 }
@@ -22,16 +23,26 @@ printf 'half' > "$out"
 sleep 0.1
 sed -n 's,^//log ,,p' "$source" >&2
 if grep -q '#error' "$source"; then echo "$source(1): error: told to fail" >&2; exit 2; fi
+if grep -q '#nothing' "$source"; then rm "$out"; exit 0; fi
 { echo "image of $all"; cat "$source"; } > "$out"
 echo "end" >> "$here/calls"
 "#;
 
 impl FakeNvcc {
     pub(crate) fn new(release: &str) -> Self {
+        Self::of_script(&SCRIPT.replace("VERSION", release))
+    }
+
+    /// One that cannot even tell its version.
+    pub(crate) fn failing(message: &str) -> Self {
+        Self::of_script(&format!("#!/bin/sh\necho '{message}' >&2\nexit 1\n"))
+    }
+
+    fn of_script(script: &str) -> Self {
         let folder = tempfile::tempdir().unwrap();
         fs::create_dir(folder.path().join("bin")).unwrap();
         let text = folder.path().join("script");
-        fs::write(&text, SCRIPT.replace("VERSION", release)).unwrap();
+        fs::write(&text, script).unwrap();
         let fake = Self { folder };
         // Another process writes the program: were it this one, a thread that starts a process meanwhile would hand
         // it the open file, and running the program would fail with `text file busy`.

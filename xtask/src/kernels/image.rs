@@ -124,7 +124,13 @@ impl<'a> Image<'a> {
             let _ = fs::remove_file(&output_path);
             return Ok(Outcome::Failed { messages: format!("{messages}nvcc ended with {}", output.status) });
         }
-        let bytes = fs::metadata(&output_path).map_err(Error::io(&output_path))?.len();
+        let bytes = fs::metadata(&output_path).map_or(0, |metadata| metadata.len());
+        if bytes == 0 {
+            let nvcc = self.toolkit.nvcc.display();
+            return Ok(Outcome::Failed {
+                messages: format!("{messages}{nvcc} ended with success and wrote no image"),
+            });
+        }
         let built = Built { seconds: started.elapsed().as_secs_f64(), bytes };
         self.install(&output_path, &messages, built)?;
         Ok(Outcome::Built { built, warnings: warnings(&messages) })

@@ -27,6 +27,8 @@ use source::Family;
 use target::Target;
 use toolkit::{Places, Toolkit};
 
+use crate::print::{note, out};
+
 #[derive(Clone, clap::Args)]
 pub(crate) struct Options {
     /// What to compile for: sm_80, sm_86, sm_89, sm_90a, sm_100a, sm_120, compute_100 (PTX), or all
@@ -39,8 +41,8 @@ pub(crate) struct Options {
     #[arg(long)]
     verify: bool,
     /// Compilers at once; one a core where not given
-    #[arg(long)]
-    jobs: Option<usize>,
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..))]
+    jobs: Option<u16>,
     /// Where the images go; target/kernels-cuda where not given
     #[arg(long)]
     out: Option<PathBuf>,
@@ -87,11 +89,11 @@ pub(crate) fn run(options: &Options) -> crate::error::Result<()> {
         _ => Toolkit::at(&options.toolkit, "--toolkit"),
     };
     let (toolkit, targets, families) = check(options, toolkit, &source)?;
-    eprintln!("nvcc {} at {} ({})", toolkit.release, toolkit.nvcc.display(), toolkit.origin);
+    note!("nvcc {} at {} ({})", toolkit.release, toolkit.nvcc.display(), toolkit.origin);
     for warning in
         Driver::of_this_machine().iter().flat_map(|driver| driver.warnings(toolkit.release, &targets))
     {
-        eprintln!("warning: {warning}");
+        note!("warning: {warning}");
     }
     Ok(make(options, &toolkit, &targets, &families, &out)?)
 }
@@ -146,7 +148,8 @@ fn make(
     out: &Path,
 ) -> Result<()> {
     let started = Instant::now();
-    let _lock = build::lock(&out.join("lock"))?;
+    let _lock =
+        build::lock(&out.join("lock")).map_err(|source| Error::Out { folder: out.to_owned(), source })?;
     let mut flags = vec!["-std=c++17".to_owned(), "-O3".to_owned()];
     flags.extend(options.line_info.then(|| "-lineinfo".to_owned()));
     let pairs = families.iter().flat_map(|family| target::TARGETS.map(|target| (family, target)));
@@ -154,13 +157,13 @@ fn make(
     let (chosen, others): (Vec<_>, Vec<_>) = images.partition(|image| targets.contains(&image.target));
     let (mut rows, stale) = build::split(chosen);
     if options.dry_run {
-        stale.iter().for_each(|image| println!("would compile {}", image.name()));
-        println!("{} of {} images are up to date; nothing was done", rows.len(), rows.len() + stale.len());
+        stale.iter().for_each(|image| out!("would compile {}", image.name()));
+        out!("{} of {} images are up to date; nothing was done", rows.len(), rows.len() + stale.len());
         return Ok(());
     }
     build::remove_outdated(out, families, &others)?;
     if stale.is_empty() {
-        println!("all {} images are up to date: {}", rows.len(), out.display());
+        out!("all {} images are up to date: {}", rows.len(), out.display());
     } else {
         rows.extend(build::compile(stale, num_jobs(options), out)?);
         sort(&mut rows);
@@ -175,7 +178,7 @@ fn make(
 }
 
 fn num_jobs(options: &Options) -> usize {
-    options.jobs.unwrap_or_else(|| std::thread::available_parallelism().map_or(1, Into::into)).max(1)
+    options.jobs.map_or_else(|| std::thread::available_parallelism().map_or(1, Into::into), usize::from)
 }
 
 /// By family, then in the order of the targets.
@@ -188,17 +191,20 @@ fn sort(rows: &mut [Row<'_>]) {
 }
 
 fn summary(rows: &[Row<'_>], started: Instant, out: &Path) {
-    println!("{:24} {:12} {:>8} {:>10}", "family", "target", "seconds", "bytes");
+    out!("{:24} {:12} {:>8} {:>10}", "family", "target", "seconds", "bytes");
     for Row { image, built, is_new } in rows {
         let note = if *is_new { "" } else { "  up to date" };
-        println!(
+        out!(
             "{:24} {:12} {:>8.1} {:>10}{note}",
-            image.family.name, image.target.name, built.seconds, built.bytes
+            image.family.name,
+            image.target.name,
+            built.seconds,
+            built.bytes
         );
     }
     let num_new = rows.iter().filter(|row| row.is_new).count();
     let bytes = rows.iter().map(|row| row.built.bytes).sum();
-    println!(
+    out!(
         "{num_new} compiled, {} up to date, {} in {}, {:.1} s",
         rows.len() - num_new,
         size(bytes),

@@ -8,6 +8,7 @@ use super::build::lock;
 use super::error::Error as KernelsError;
 use crate::cache;
 use crate::error::{Error, Result};
+use crate::print::note;
 use crate::wheel;
 
 /// A wheel for Linux on x86-64.
@@ -56,7 +57,8 @@ pub(crate) fn bring() -> Result<PathBuf> {
         return Err(KernelsError::NoPinnedToolkit.into());
     }
     let folder = folder()?;
-    bring_into(&folder, |package| wheel::download(package.name))?;
+    let no_pip = |source| KernelsError::NoPip { source: Box::new(source) };
+    bring_into(&folder, |package| Ok(wheel::download(package.name).map_err(no_pip)?))?;
     Ok(folder)
 }
 
@@ -67,11 +69,11 @@ fn folder() -> Result<PathBuf> {
 /// Unpacks into a folder beside, which takes its name when it is whole.
 fn bring_into(folder: &Path, download: impl Fn(&Package) -> Result<PathBuf>) -> Result<()> {
     let beside = |ending: &str| PathBuf::from(format!("{}.{ending}", folder.display()));
-    let _lock = lock(&beside("lock"))?;
+    let _lock = lock(&beside("lock")).map_err(Error::io(beside("lock")))?;
     if is_whole(folder) {
         return Ok(());
     }
-    eprintln!("bringing a CUDA toolkit: {} packages, 105 MB, 271 MB unpacked", PACKAGES.len());
+    note!("bringing a CUDA toolkit: {} packages, 105 MB, 271 MB unpacked", PACKAGES.len());
     let partial = beside("partial");
     remove(&partial)?;
     for package in &PACKAGES {
@@ -189,6 +191,15 @@ mod tests {
         let text = bring_into(&target, |_| Ok(wheel.clone())).unwrap_err().to_string();
         assert!(text.contains("SHA-256"), "{text}");
         assert!(!target.exists() && !wheel.exists());
+    }
+
+    #[test]
+    fn what_works_without_pip_or_a_network_is_told() {
+        let source = Error::Start { program: "python3".to_owned(), source: io::ErrorKind::NotFound.into() };
+        let text = KernelsError::NoPip { source: Box::new(source) }.to_string();
+        for part in ["python3 cannot be started", "pip", "network", "--toolkit PATH", "CUDA_HOME"] {
+            assert!(text.contains(part), "{part} in: {text}");
+        }
     }
 
     #[test]

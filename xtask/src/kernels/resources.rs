@@ -5,6 +5,8 @@ use std::fs;
 use super::error::{Error, Result};
 use super::image::Image;
 
+use crate::print::out;
+
 /// What ptxas says of a kernel, or of a function that was not inlined.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Resources {
@@ -19,9 +21,14 @@ pub(crate) struct Resources {
 
 /// Prints a table of all kernels and fails where a hot one spills.
 pub(crate) fn verify(images: &[&Image<'_>]) -> Result<()> {
-    println!(
+    out!(
         "{:44} {:>8} {:>9} {:>8} {:>7} {:>7}  hot",
-        "kernel", "target", "registers", "shared B", "stack B", "spill B"
+        "kernel",
+        "target",
+        "registers",
+        "shared B",
+        "stack B",
+        "spill B"
     );
     let mut spills = Vec::new();
     let mut logs = Vec::new();
@@ -52,9 +59,13 @@ fn print(kernel: &Resources, image: &Image<'_>) {
     }
     let name = if kernel.is_kernel { kernel.name.clone() } else { format!("{} (function)", kernel.name) };
     let hot = if is_hot(kernel, &image.family.hot) { "hot" } else { "" };
-    println!(
+    out!(
         "{name:44} {:>8} {:>9} {:>8} {:>7} {:>7}  {hot}",
-        image.target.name, kernel.registers, kernel.shared_bytes, kernel.stack_bytes, kernel.spill_bytes
+        image.target.name,
+        kernel.registers,
+        kernel.shared_bytes,
+        kernel.stack_bytes,
+        kernel.spill_bytes
     );
 }
 

@@ -168,6 +168,26 @@ fn a_family_that_fails_leaves_no_image_and_the_others_are_built() {
 }
 
 #[test]
+fn a_compiler_that_writes_nothing_is_a_failure_of_that_family() {
+    let bench = Bench::new(&[("empty.cu", "#nothing"), ("good.cu", "")]);
+    let text = bench.build(&["sm_80"]).unwrap_err();
+    assert!(text.contains("not built: empty sm_80"), "{text}");
+    assert_eq!(bench.image_names(), ["good.sm_80.cubin"]);
+}
+
+#[test]
+fn a_folder_that_cannot_be_written_is_told_by_the_flag() {
+    let bench = Bench::new(&[("norm.cu", "")]);
+    let file = bench.folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    for out in [file.join("below"), file, PathBuf::from("/proc/images")] {
+        let options = Options { out: Some(out.clone()), ..bench.options(&["sm_80"]) };
+        let text = run(&options).unwrap_err().to_string();
+        assert!(text.contains(&out.display().to_string()) && text.contains("--out FOLDER"), "{text}");
+    }
+}
+
+#[test]
 fn no_image_of_older_sources_stays() {
     let bench = Bench::new(&[("norm.cu", "old"), ("rope.cu", "")]);
     bench.build(&["sm_80", "sm_90a"]).unwrap();

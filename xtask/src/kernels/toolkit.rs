@@ -82,10 +82,17 @@ impl Toolkit {
     fn ask(nvcc: PathBuf, origin: String) -> Result<Self> {
         let output = Command::new(&nvcc).arg("--version").output();
         let output = output.map_err(|source| Error::BrokenNvcc { nvcc: nvcc.clone(), source })?;
-        let version = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        let [version, stderr] =
+            [&output.stdout, &output.stderr].map(|bytes| String::from_utf8_lossy(bytes).trim().to_owned());
+        if !output.status.success() {
+            return Err(Error::FailingNvcc { nvcc, status: output.status, stderr });
+        }
         match parse_release(&version) {
             Some(release) => Ok(Self { nvcc, origin, release, version }),
-            None => Err(Error::UnknownNvcc { nvcc, output: version }),
+            None => {
+                let said = if version.is_empty() { stderr } else { version };
+                Err(Error::UnknownNvcc { nvcc, output: said })
+            }
         }
     }
 
@@ -179,6 +186,10 @@ mod tests {
         std::fs::write(&nvcc, "no program").unwrap();
         let text = Toolkit::at(&nvcc, "--toolkit").unwrap_err().to_string();
         assert!(text.contains("cannot be run"), "{text}");
+        let failing = FakeNvcc::failing("libfoo.so is missing");
+        let text = Toolkit::at(failing.root(), "--toolkit").unwrap_err().to_string();
+        assert!(text.contains("--version ended with exit status: 1"), "{text}");
+        assert!(text.contains("said: libfoo.so is missing; reinstall"), "{text}");
         let text = Toolkit::at(Path::new("/bin/echo"), "--toolkit").unwrap_err().to_string();
         assert!(text.contains("says no release"), "{text}");
     }

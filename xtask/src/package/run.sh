@@ -7,9 +7,11 @@
 # QUIRE_TEST_SECONDS   how long one program may take (900)
 # QUIRE_TEST_LOGS      where the logs go (logs, beside this file)
 # QUIRE_TEST_SMOLLM2, QUIRE_TEST_QWEN_CODER   models, for the tests that compare with references
+# QUIRE_TEST_ANYWAY=1  runs them although no driver is found
 # QUIRE_CUDA_LIBRARIES folders of CUDA libraries, where the loader does not find them itself
 #
-# Ends with 0 where all passed, 1 where something failed, 2 where there is nothing to run.
+# Ends with 0 where all passed, 1 where something failed, 2 where there is nothing to run, or no driver
+# to run it with.
 here=$(cd "$(dirname "$0")" && pwd) || exit 2
 part=${1:-}
 [ $# -gt 0 ] && shift
@@ -29,7 +31,27 @@ for folder in /usr/local/cuda/lib64 /usr/local/cuda/lib; do
 done
 export LD_LIBRARY_PATH
 
+# A driver shows itself by a device file or by its library, where nvidia-smi may be missing.
+has_driver() {
+    for file in /dev/nvidia[0-9]* /dev/nvidiactl /dev/dxg; do
+        [ -e "$file" ] && return 0
+    done
+    old_ifs=$IFS IFS=:
+    set -- $QUIRE_CUDA_LIBRARIES $LD_LIBRARY_PATH /usr/lib64 /usr/lib /usr/lib/x86_64-linux-gnu /usr/lib/wsl/lib \
+        /run/opengl-driver/lib /usr/local/nvidia/lib64
+    IFS=$old_ifs
+    for folder in "$@"; do
+        [ -e "$folder/libcuda.so.1" ] && return 0
+    done
+    PATH=$PATH:/sbin:/usr/sbin ldconfig -p 2>/dev/null | grep -q 'libcuda\.so\.1'
+}
+
 cat "$here/about.txt"
+if [ "${QUIRE_TEST_ANYWAY:-0}" != 1 ] && ! has_driver; then
+    echo "this machine has no NVIDIA driver: there is neither /dev/nvidia0 nor libcuda.so.1, so nothing is run" \
+        "(QUIRE_TEST_ANYWAY=1 runs the tests all the same)"
+    exit 2
+fi
 nvidia-smi --query-gpu=name,driver_version,memory.total --format=csv,noheader 2>/dev/null
 
 limited() {
