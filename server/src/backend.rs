@@ -163,7 +163,7 @@ impl BackendRegistry {
                     tracing::info!(
                         target: "quire::kernels",
                         "device auto: no CUDA ({}), taking cpu",
-                        with_causes(&error)
+                        with_causes(error.source().unwrap_or(&error))
                     )
                 }
             }
@@ -180,7 +180,7 @@ impl fmt::Debug for BackendRegistry {
 
 /// What works on every machine, for what does not work on this one.
 fn other_device(name: &str) -> &'static str {
-    if name == "cpu" { "" } else { ", use --device cpu instead" }
+    if name == "cpu" { "" } else { " (--device cpu can)" }
 }
 
 /// A device's name, and its number where one is given.
@@ -242,13 +242,10 @@ mod tests {
     fn a_device_that_cannot_be_used_is_told_by_name_and_number_and_with_what_works() {
         let mut registry = BackendRegistry::default();
         registry.register("none", |_: &BackendOptions| Err("nothing there"));
-        let text = |device| with_causes(&registry.build(device, &BackendOptions::default()).unwrap_err());
-        assert_eq!(
-            text("none:3"),
-            "the device `none:3` cannot be used, use --device cpu instead: nothing there"
-        );
+        let text = |device| with_causes(&registry.build(device, &BackendOptions::default()).err().unwrap());
+        assert_eq!(text("none:3"), "the device `none:3` cannot be used (--device cpu can): nothing there");
         registry.register("cpu", |_: &BackendOptions| Err("no memory"));
-        let error = registry.build("cpu", &BackendOptions::default()).unwrap_err();
+        let error = registry.build("cpu", &BackendOptions::default()).err().unwrap();
         assert_eq!(with_causes(&error), "the device `cpu` cannot be used: no memory");
     }
 
