@@ -61,7 +61,7 @@ pub enum Error {
         built: &'static str,
     },
     /// A model that cannot be loaded; what is wrong with it has been said.
-    #[error("{} has {num_problems} problems", path.display())]
+    #[error("{} has {}", path.display(), counted(*num_problems, "problem"))]
     ModelProblems {
         /// The file or folder.
         path: PathBuf,
@@ -246,4 +246,9 @@ pub(crate) fn with_causes(error: &dyn std::error::Error) -> String {
         source = cause.source();
     }
     text
+}
+
+/// A number of things, in words.
+pub(crate) fn counted(number: usize, thing: &str) -> String {
+    format!("{number} {thing}{}", if number == 1 { "" } else { "s" })
 }

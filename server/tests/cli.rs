@@ -463,6 +463,13 @@ fn a_check_says_everything_that_is_wrong_and_exits_with_1() {
     let tiny = Tiny::new();
     let sound = tiny.run("check", &[]).ok();
     assert!(sound.stdout.contains("0 problems"), "{}", sound.stdout);
+    let empty = tempfile::tempdir().expect("a folder");
+    let ran = run(&["check", &empty.path().display().to_string()], "");
+    assert!(
+        ran.stdout.contains("1 problem, 0 notes") && ran.stderr.contains("has 1 problem\n"),
+        "{}",
+        ran.stderr
+    );
     let folder = Path::new(&tiny.path()).to_owned();
     let weights = fs::read(folder.join("model.safetensors")).expect("there");
     fs::write(folder.join("model.safetensors"), &weights[..weights.len() - 1024]).expect("writable");

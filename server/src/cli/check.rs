@@ -10,7 +10,7 @@ use serde::Serialize;
 
 use super::Context;
 use super::output::write_line;
-use crate::error::{Error, Result};
+use crate::error::{Error, Result, counted};
 use crate::model_source::{KnownModel, ModelSource};
 
 /// Exit codes: 0 the model can be loaded, 1 it cannot, 2 the command line is wrong.
@@ -157,7 +157,7 @@ impl std::fmt::Display for Table<'_> {
         line("read", format!("{} of {} tensors", Bytes(scan.num_bytes), scan.num_tensors))?;
         let num_problems = report.problems().count();
         let num_notes = report.findings.len() - num_problems;
-        line("result", format!("{num_problems} problems, {num_notes} notes"))?;
+        line("result", format!("{}, {}", counted(num_problems, "problem"), counted(num_notes, "note")))?;
         if report.findings.is_empty() {
             return Ok(());
         }
