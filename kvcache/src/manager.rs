@@ -216,6 +216,12 @@ impl KvCacheManager {
         fork
     }
 
+    /// Forks `num_forks` times at once, as for `n` answers to one prompt. Of a partial last block each table but the one
+    /// that writes last makes a copy, when it writes: `num_forks` copies in all.
+    pub fn fork_many(&mut self, table: &BlockTable, num_tokens: u32, num_forks: u32) -> Vec<BlockTable> {
+        (0..num_forks).map(|_| self.fork(table, num_tokens)).collect()
+    }
+
     /// Gives up a table's blocks, the last first. Where an open step may still touch them, they are retiring until
     /// that step, `until`, has been committed.
     pub fn release(&mut self, table: BlockTable, until: Option<StepId>) {

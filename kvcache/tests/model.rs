@@ -238,18 +238,19 @@ impl Model {
         }
         let num_computed = num_tokens.min(parent.num_computed);
         let tokens = parent.tokens[..parent.tokens.len().min(num_computed as usize)].to_vec();
-        let table = self.cache.fork(&parent.table, num_computed);
+        let salt = parent.salt;
+        let tables = self.cache.fork_many(&parent.table, num_computed, 1 + num_tokens % 3);
         let mut hashes = BlockHashes::new(parent.hashes.salt());
         self.cache.hasher().extend(&mut hashes, &tokens);
-        self.seqs.push(Seq {
+        self.seqs.extend(tables.into_iter().map(|table| Seq {
             table,
-            hashes,
-            tokens,
-            salt: parent.salt,
+            hashes: hashes.clone(),
+            tokens: tokens.clone(),
+            salt,
             num_computed,
             swapped: None,
             transfer: None,
-        });
+        }));
     }
 
     fn release(&mut self, which: usize, retire: bool) {

@@ -8,6 +8,7 @@ use crate::ids::{Epoch, SeqId};
 use crate::policy::EventKind;
 use crate::scheduler::Scheduler;
 use crate::sequence::{SeqStatus, Sequence};
+use crate::slots::Sequences;
 use crate::state::State;
 
 impl Scheduler {
@@ -18,21 +19,62 @@ impl Scheduler {
     /// # Errors
     /// A [`ForkError`], and nothing has changed.
     pub fn fork(&mut self, parent: SeqId, num_tokens: u32) -> Result<SeqId, ForkError> {
-        let id = self.state.sequences.next_id();
-        let child = self.state.fork(parent, num_tokens, id)?;
+        let children = self.fork_many(parent, num_tokens, 1)?;
+        Ok(children[0])
+    }
+
+    /// Forks `num_children` times at once: all of them run, or none does. The ids follow each other. See
+    /// [`fork`](Self::fork).
+    ///
+    /// # Errors
+    /// A [`ForkError`], and nothing has changed.
+    pub fn fork_many(
+        &mut self,
+        parent: SeqId,
+        num_tokens: u32,
+        num_children: u32,
+    ) -> Result<Vec<SeqId>, ForkError> {
+        self.state.check_fork(parent, num_tokens, num_children)?;
+        let children = self.state.fork(parent, num_tokens, num_children)?;
+        Ok(children.into_iter().map(|child| self.start_fork(child)).collect())
+    }
+
+    fn start_fork(&mut self, child: Sequence) -> SeqId {
+        let (id, arrival) = (child.id, child.arrival);
         self.state.running.insert(&child);
-        let arrival = child.arrival;
         self.state.sequences.push(child);
         self.state.observe(id, |observer, seq| observer.arrived(seq, arrival));
         self.event(id, EventKind::Arrived);
-        Ok(id)
+        id
     }
 }
 
 impl State {
-    /// In the mode `Guaranteed` a fork must be able to run to its end beside all others: as far as it does not share, and
-    /// with a copy of the block that it shares in part.
-    fn check_guaranteed(&self, parent: &Sequence, num_shared_tokens: u32) -> Result<(), NoBlocks> {
+    fn check_fork(&self, parent: SeqId, num_tokens: u32, num_children: u32) -> Result<(), ForkError> {
+        let parent = forkable(&self.sequences, parent)?;
+        let (min, max) = (parent.num_prompt_tokens, parent.num_tokens());
+        if !(min..=max).contains(&num_tokens) {
+            return Err(ForkError::OutOfRange { given: num_tokens, min, max });
+        }
+        if num_tokens - min >= parent.max_output_tokens {
+            return Err(ForkError::NoOutput { given: num_tokens });
+        }
+        let limit = self.config.max_num_seqs;
+        if self.running.len() as u64 + u64::from(num_children) > u64::from(limit) {
+            return Err(ForkError::SeqLimit { limit });
+        }
+        self.check_guaranteed(parent, parent.num_shared_tokens(num_tokens), num_children)
+            .map_err(ForkError::NoBlocks)
+    }
+
+    /// In the mode `Guaranteed` forks must be able to run to their ends beside all others: as far as they do not share,
+    /// and each with a copy of the block that it shares in part.
+    fn check_guaranteed(
+        &self,
+        parent: &Sequence,
+        num_shared_tokens: u32,
+        num_children: u32,
+    ) -> Result<(), NoBlocks> {
         if self.config.capacity_mode != CapacityMode::Guaranteed {
             return Ok(());
         }
@@ -42,39 +84,34 @@ impl State {
         let num_shared_blocks = num_shared_tokens / capacity.block_size;
         let own = capacity.blocks_for(parent.worst_case_tokens()) - num_shared_blocks;
         let usage = self.cache.usage();
-        let (need, available) = (growth + own, usage.available());
+        let need = growth.saturating_add(own.saturating_mul(num_children));
+        let available = usage.available();
         if need <= available { Ok(()) } else { Err(NoBlocks { need, available, retiring: usage.retiring }) }
     }
 
-    fn fork(&mut self, parent: SeqId, num_tokens: u32, id: SeqId) -> Result<Sequence, ForkError> {
-        let holds_blocks = |seq: &&Sequence| seq.status == SeqStatus::Running && seq.transfer.is_none();
-        let seq = self.sequences.get(parent).filter(holds_blocks);
-        let parent = seq.ok_or(ForkError::NotRunning(parent))?;
-        let (min, max) = (parent.num_prompt_tokens, parent.num_tokens());
-        if !(min..=max).contains(&num_tokens) {
-            return Err(ForkError::OutOfRange { given: num_tokens, min, max });
-        }
-        if num_tokens - min >= parent.max_output_tokens {
-            return Err(ForkError::NoOutput { given: num_tokens });
-        }
-        let limit = self.config.max_num_seqs;
-        if self.running.len() >= limit as usize {
-            return Err(ForkError::SeqLimit { limit });
-        }
-        let num_computed_tokens = parent.num_computed_tokens.min(num_tokens - 1);
-        self.check_guaranteed(parent, num_computed_tokens).map_err(ForkError::NoBlocks)?;
-        let tokens = parent.tokens[..num_tokens as usize].to_vec();
+    /// Children that have been found to be allowed, with ids that follow each other.
+    fn fork(
+        &mut self,
+        parent: SeqId,
+        num_tokens: u32,
+        num_children: u32,
+    ) -> Result<Vec<Sequence>, ForkError> {
+        let SeqId(first) = self.sequences.next_id();
+        let parent = forkable(&self.sequences, parent)?;
+        let num_computed_tokens = parent.num_shared_tokens(num_tokens);
+        let tokens = &parent.tokens[..num_tokens as usize];
         let mut hashes = BlockHashes::new(parent.hashes.salt());
-        self.cache.hasher().extend(&mut hashes, &tokens);
-        Ok(Sequence {
-            id,
+        self.cache.hasher().extend(&mut hashes, tokens);
+        let tables = self.cache.fork_many(&parent.table, num_computed_tokens, num_children);
+        let child = |(id, table)| Sequence {
+            id: SeqId(id),
             epoch: Epoch::default(),
-            tokens,
-            hashes,
+            tokens: tokens.to_vec(),
+            hashes: hashes.clone(),
             num_computed_tokens,
             num_in_flight_tokens: 0,
             num_unread_tokens: 0,
-            table: self.cache.fork(&parent.table, num_computed_tokens),
+            table,
             num_sent_blocks: 0,
             on_device: false,
             last_step: None,
@@ -88,6 +125,20 @@ impl State {
             counted_as_swapped: false,
             swapped: None,
             ..*parent
-        })
+        };
+        Ok((first..).zip(tables).map(child).collect())
     }
+}
+
+impl Sequence {
+    /// Tokens whose blocks a fork after `num_tokens` shares: what is computed, but for the last, which it samples from.
+    fn num_shared_tokens(&self, num_tokens: u32) -> u32 {
+        self.num_computed_tokens.min(num_tokens - 1)
+    }
+}
+
+/// A sequence whose blocks are on the device.
+fn forkable(sequences: &Sequences, parent: SeqId) -> Result<&Sequence, ForkError> {
+    let holds_blocks = |seq: &&Sequence| seq.status == SeqStatus::Running && seq.transfer.is_none();
+    sequences.get(parent).filter(holds_blocks).ok_or(ForkError::NotRunning(parent))
 }

@@ -350,6 +350,31 @@ fn in_guaranteed_mode_a_fork_must_fit_to_its_end() {
     }
 }
 
+/// Forked at once, the last to write into the shared block needs no copy: 13 blocks are 5 + 2 * 4.
+#[test]
+fn forks_at_once_all_run_or_none_does() {
+    for (num_blocks, max_num_seqs, num_forks) in [(12, 8, 0), (13, 8, 2), (40, 2, 0), (40, 3, 2)] {
+        let mut cache = KvCacheConfig::new(num_blocks, 16);
+        cache.watermark = 0.0;
+        let capacity_mode = CapacityMode::Guaranteed;
+        let scheduler = SchedulerConfig { capacity_mode, max_num_seqs, ..SchedulerConfig::new(300) };
+        let mut bench =
+            Simulation::new(SimulationConfig { scheduler, cache, max_open_steps: 1 }, Box::new(Fcfs));
+        let parent = add(&mut bench, Load { num_prompt_tokens: 24, num_output_tokens: 57, ..SHORT }, 1);
+        bench.step();
+        let before = bench.scheduler().cache().usage();
+        let forks = bench.fork_many(parent, 24, &[2, 3]);
+        assert_eq!(forks.as_ref().map_or(0, Vec::len), num_forks, "{num_blocks} blocks: {forks:?}");
+        let running = bench.scheduler().stats().num_running;
+        assert_eq!(running, 1 + num_forks, "a refusal leaves nothing half done");
+        assert_eq!(bench.scheduler().cache().usage(), before, "a fork takes no block before it writes");
+        let copies = (0..60).filter_map(|_| bench.step()).map(|plan| plan.copies.len()).sum::<usize>();
+        assert_eq!(copies, num_forks, "one copy a branch, when it is written");
+        bench.run(200);
+        assert_eq!((bench.scheduler().stats().num_preemptions, bench.ended().len()), (0, num_forks + 1));
+    }
+}
+
 #[test]
 fn no_more_prompts_are_computed_in_part_than_allowed() {
     for (limit, expected) in [(None, 3), (Some(2), 2), (Some(1), 1)] {

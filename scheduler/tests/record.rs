@@ -74,7 +74,9 @@ impl Load {
         if self.rng.one_in(20) && !self.alive.is_empty() {
             let seq = self.rng.choose(&self.alive);
             let num_tokens = self.scheduler.seq(seq).map_or(0, |seq| seq.num_tokens());
-            self.alive.extend(self.scheduler.fork(seq, num_tokens).ok());
+            let num_children = self.rng.range(1..3);
+            let children = self.scheduler.fork_many(seq, num_tokens, num_children);
+            self.alive.extend(children.into_iter().flatten());
         }
         if self.rng.one_in(300) {
             self.scheduler.reset_prefix_cache();
@@ -150,7 +152,7 @@ fn a_torn_file_and_one_of_another_version_are_told_apart() {
     let mut newer = bytes.clone();
     newer[8] += 1;
     let error = Recording::from_bytes(&newer).unwrap_err().to_string();
-    assert_eq!(error, "the recording is of format version 2, this program reads version 1");
+    assert_eq!(error, "the recording is of format version 3, this program reads version 2");
     let mut flipped = bytes.clone();
     let middle = bytes.len() / 2;
     flipped[middle] ^= 1;

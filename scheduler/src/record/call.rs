@@ -21,6 +21,8 @@ pub(super) enum Call {
     Fork {
         parent: u64,
         num_tokens: u32,
+        num_children: u32,
+        /// The names of each child's blocks.
         hashes: Vec<u64>,
     },
     ResetPrefixCache,
@@ -133,12 +135,13 @@ impl Base {
                 bytes.push(ABORT);
                 self.put_seq(*seq, bytes);
             }
-            Call::Fork { parent, num_tokens, hashes } => {
+            Call::Fork { parent, num_tokens, num_children, hashes } => {
                 bytes.push(FORK);
                 self.put_seq(*parent, bytes);
                 put(bytes, (*num_tokens).into());
+                put(bytes, (*num_children).into());
                 put_words(bytes, hashes);
-                self.next_seq += 1;
+                self.next_seq += u64::from(*num_children);
             }
             Call::ResetPrefixCache => bytes.push(RESET_PREFIX_CACHE),
             Call::FailOpenSteps => bytes.push(FAIL_OPEN_STEPS),
@@ -254,9 +257,10 @@ impl Base {
             COMMIT => Call::Commit(self.decode_commit(reader)?),
             ABORT => Call::Abort { seq: self.seq(reader)? },
             FORK => {
-                let (parent, num_tokens, hashes) = (self.seq(reader)?, reader.small()?, words(reader)?);
-                self.next_seq = self.next_seq.wrapping_add(1);
-                Call::Fork { parent, num_tokens, hashes }
+                let (parent, num_tokens) = (self.seq(reader)?, reader.small()?);
+                let (num_children, hashes) = (reader.small()?, words(reader)?);
+                self.next_seq = self.next_seq.wrapping_add(num_children.into());
+                Call::Fork { parent, num_tokens, num_children, hashes }
             }
             RESET_PREFIX_CACHE => Call::ResetPrefixCache,
             FAIL_OPEN_STEPS => Call::FailOpenSteps,
@@ -419,7 +423,7 @@ mod tests {
                 }),
             },
             Call::Commit(committed),
-            Call::Fork { parent: 7, num_tokens: 34, hashes: vec![4] },
+            Call::Fork { parent: 7, num_tokens: 34, num_children: 3, hashes: vec![4] },
             Call::Abort { seq: 8 },
             Call::ResetPrefixCache,
             Call::FailOpenSteps,

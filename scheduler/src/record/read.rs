@@ -142,7 +142,8 @@ impl Recording {
         let (mut num_requests, mut num_finished, mut num_aborted) = (0, 0, 0);
         for call in self.calls() {
             match call? {
-                Call::Add(_) | Call::Fork { .. } => num_requests += 1,
+                Call::Add(_) => num_requests += 1,
+                Call::Fork { num_children, .. } => num_requests += u64::from(num_children),
                 Call::Commit(committed) => num_finished += committed.finished.len() as u64,
                 Call::Abort { .. } => num_aborted += 1,
                 _ => {}

@@ -68,10 +68,26 @@ impl RecordedScheduler {
     /// # Errors
     /// As there.
     pub fn fork(&mut self, parent: SeqId, num_tokens: u32) -> Result<SeqId, ForkError> {
-        let child = self.scheduler.fork(parent, num_tokens)?;
-        let hashes = self.scheduler.state.sequences.get(child).map(hashes).unwrap_or_default();
-        self.push(&Call::Fork { parent: parent.0, num_tokens, hashes });
-        Ok(child)
+        let children = self.fork_many(parent, num_tokens, 1)?;
+        Ok(children[0])
+    }
+
+    /// [`Scheduler::fork_many`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn fork_many(
+        &mut self,
+        parent: SeqId,
+        num_tokens: u32,
+        num_children: u32,
+    ) -> Result<Vec<SeqId>, ForkError> {
+        let children = self.scheduler.fork_many(parent, num_tokens, num_children)?;
+        if let Some(child) = children.first().and_then(|child| self.scheduler.state.sequences.get(*child)) {
+            let hashes = hashes(child);
+            self.push(&Call::Fork { parent: parent.0, num_tokens, num_children, hashes });
+        }
+        Ok(children)
     }
 
     /// [`Scheduler::schedule`].

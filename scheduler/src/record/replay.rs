@@ -101,11 +101,12 @@ impl Replay {
             }
             Call::Commit(committed) => self.commit(&committed)?,
             Call::Abort { seq } => drop(self.scheduler.abort(SeqId(seq))),
-            Call::Fork { parent, num_tokens, hashes } => {
-                let child =
-                    self.scheduler.fork(SeqId(parent), num_tokens).map_err(|error| self.refused(&error))?;
-                if let Some(seq) = self.scheduler.state.sequences.get_mut(child) {
-                    seq.hashes = block_hashes(seq.hashes.salt(), &hashes);
+            Call::Fork { parent, num_tokens, num_children, hashes } => {
+                let children = self.scheduler.fork_many(SeqId(parent), num_tokens, num_children);
+                for child in children.map_err(|error| self.refused(&error))? {
+                    if let Some(seq) = self.scheduler.state.sequences.get_mut(child) {
+                        seq.hashes = block_hashes(seq.hashes.salt(), &hashes);
+                    }
                 }
             }
             Call::ResetPrefixCache => self.scheduler.reset_prefix_cache(),

@@ -138,8 +138,10 @@ impl Scenario {
         }
         let Some(num_tokens) = bench.scheduler().seq(seq).map(|seq| seq.num_tokens()) else { return 0 };
         if rng.one_in(self.fork_one_in) {
-            added.extend(bench.fork(seq, num_tokens, rng.next_u64()));
-            return cost;
+            let seeds: Vec<_> = (0..rng.range(1..4)).map(|_| rng.next_u64()).collect();
+            let children = bench.fork_many(seq, num_tokens, &seeds).unwrap_or_default();
+            added.extend(&children);
+            return cost * children.len() as u64;
         }
         0
     }

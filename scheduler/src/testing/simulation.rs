@@ -212,10 +212,26 @@ impl Simulation {
     /// # Errors
     /// As [`Scheduler::fork`].
     pub fn fork(&mut self, parent: SeqId, num_tokens: u32, seed: u64) -> Result<SeqId, ForkError> {
-        let id = self.scheduler.fork(parent, num_tokens)?;
+        let children = self.fork_many(parent, num_tokens, &[seed])?;
+        Ok(children[0])
+    }
+
+    /// Forks a sequence once for each seed, all at once.
+    ///
+    /// # Errors
+    /// As [`Scheduler::fork_many`].
+    pub fn fork_many(
+        &mut self,
+        parent: SeqId,
+        num_tokens: u32,
+        seeds: &[u64],
+    ) -> Result<Vec<SeqId>, ForkError> {
+        let children = self.scheduler.fork_many(parent, num_tokens, seeds.len() as u32)?;
         let stops = self.expected.get(&parent).is_some_and(|parent| parent.stops);
-        self.expect(id, seed, num_tokens as usize, stops);
-        Ok(id)
+        for (&child, &seed) in children.iter().zip(seeds) {
+            self.expect(child, seed, num_tokens as usize, stops);
+        }
+        Ok(children)
     }
 
     /// Aborts a sequence that may have ended.
