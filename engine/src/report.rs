@@ -30,6 +30,9 @@ pub(crate) fn log_plan(plan: &EnginePlan) {
         weights.num_parameters as f64 / 1e6,
         dtypes(plan)
     );
+    if let Some(note) = plan.kv_cache_note() {
+        tracing::info!(target: "quire::engine", "[kv cache] {note}");
+    }
     // Few models have experts.
     let has_experts = model.moe.is_some();
     plan.kernels().dispatch().log(|line| is_used(&line.op, weights) && (has_experts || line.op != "moe"));

@@ -48,6 +48,7 @@
 //! let mut executor = LocalExecutor::start(WorkerConfig {
 //!     kernels,
 //!     plan,
+//!     kv_scales: Vec::new(),
 //!     probe: Arc::new(process_resident_bytes),
 //!     load: Box::new(move |kernels| Llama.build(&Loader::new(&checkpoint, kernels, 128))),
 //! })?;

@@ -1,7 +1,7 @@
 //! The device memory behind block ids.
 
 use quire_kernels::{
-    AttentionKernels, DType, Device, Kernels, KvGroupSpec, KvLayer, KvLayout, StepCtx, Tensor,
+    AttentionKernels, DType, Device, Kernels, KvGroupSpec, KvLayer, KvLayout, KvScales, StepCtx, Tensor,
 };
 
 use crate::ExecutorError;
@@ -92,6 +92,22 @@ impl KvPool {
         Ok(Self { layers, groups: layouts, num_blocks })
     }
 
+    /// The pool with what its elements are multiplied with, for each layer: where they have 8 bits. Others need no scales.
+    ///
+    /// # Panics
+    ///
+    /// Where there are scales for another number of layers.
+    #[must_use]
+    pub fn with_scales(mut self, scales: &[KvScales]) -> Self {
+        assert!(scales.is_empty() || scales.len() == self.layers.len(), "scales are for every layer");
+        for (layer, scales) in self.layers.iter_mut().zip(scales) {
+            if layer.layout.dtype.block_bytes() == 1 {
+                layer.scales = *scales;
+            }
+        }
+        self
+    }
+
     /// The caches, by layer.
     pub fn layers(&self) -> &[KvLayer] {
         &self.layers
@@ -134,7 +150,7 @@ impl KvPool {
     fn layer(device: &dyn Device, layout: &KvLayout, num_blocks: usize) -> quire_kernels::Result<KvLayer> {
         let buffer = device.allocate(num_blocks * layout.block_bytes)?;
         let blocks = Tensor::new(buffer, 0, DType::U8, &[num_blocks, layout.block_bytes]);
-        Ok(KvLayer { blocks, layout: layout.clone() })
+        Ok(KvLayer { blocks, layout: layout.clone(), scales: KvScales::ONE })
     }
 }
 
@@ -177,6 +193,18 @@ mod tests {
         assert_eq!(pool.bytes_per_block(), expected);
         assert_eq!(KvPool::block_bytes(kernels.attention(), &groups, 4).unwrap(), expected);
         assert_eq!(pool.num_bytes(), 3 * expected);
+    }
+
+    #[test]
+    fn scales_are_for_elements_of_8_bits() {
+        let scales = [KvScales { k: 0.5, v: 2.0 }, KvScales { k: 0.25, v: 4.0 }];
+        for (dtype, expected) in
+            [(DType::F8E4M3, scales), (DType::F8E5M2, scales), (DType::F16, [KvScales::ONE; 2])]
+        {
+            let groups = [KvGroupSpec { dtype, ..group(&[0, 1], KvKind::Full, 16) }];
+            let pool = KvPool::new(&reference::kernels(), &groups, 4, 3).unwrap().with_scales(&scales);
+            assert_eq!([0, 1].map(|layer: usize| pool.layers()[layer].scales), expected, "{dtype}");
+        }
     }
 
     #[test]

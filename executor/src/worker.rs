@@ -7,7 +7,7 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use quire_kernels::Kernels;
+use quire_kernels::{Kernels, KvScales};
 use quire_models::Model;
 
 use crate::memory::{MeasuredMemory, MemoryPlan, MemoryProbe, MemoryReport};
@@ -24,6 +24,8 @@ pub struct WorkerConfig {
     pub kernels: Kernels,
     /// Its memory.
     pub plan: MemoryPlan,
+    /// What the elements of an 8-bit cache are multiplied with, for each layer; empty where they stand for themselves.
+    pub kv_scales: Vec<KvScales>,
     /// Reads bytes in use, for the report.
     pub probe: MemoryProbe,
     /// Reads the weights.
@@ -156,7 +158,7 @@ struct WorkerThread {
 
 impl WorkerThread {
     fn start(config: WorkerConfig) -> Result<(Self, MemoryReport, DeviceCapacity), ExecutorError> {
-        let WorkerConfig { kernels, plan, probe, load } = config;
+        let WorkerConfig { kernels, plan, kv_scales, probe, load } = config;
         let before_load = probe();
         kernels.device().reserve(plan.reserved_bytes())?;
         let model: Arc<dyn Model> =
@@ -164,7 +166,8 @@ impl WorkerThread {
         kernels.device().finish_loading();
         let after_weights = probe();
         let block_size = plan.runner.limits.block_size;
-        let pool = KvPool::new(&kernels, &plan.kv_groups, block_size, plan.num_blocks)?;
+        let pool =
+            KvPool::new(&kernels, &plan.kv_groups, block_size, plan.num_blocks)?.with_scales(&kv_scales);
         let loaded_weight_bytes = model.num_bytes();
         let swap_space = match plan.num_swap_blocks {
             0 => None,

@@ -171,6 +171,7 @@ fn a_model_that_does_not_load_is_an_error_and_no_hang() {
     let config = |load| WorkerConfig {
         kernels: kernels.clone(),
         plan: plan.clone(),
+        kv_scales: Vec::new(),
         probe: Arc::new(quire_executor::process_resident_bytes),
         load,
     };

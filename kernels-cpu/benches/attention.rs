@@ -4,8 +4,8 @@
 
 use criterion::{BenchmarkId, Criterion, Throughput, criterion_group, criterion_main};
 use quire_kernels::{
-    AttentionArgs, DType, Kernels, KvGroupSpec, KvKind, KvLayer, Limits, Result, ShapeKey, StepBuffers,
-    StepCtx, StepRows, Tensor, write_head,
+    AttentionArgs, DType, Kernels, KvGroupSpec, KvKind, KvLayer, KvScales, Limits, Result, ShapeKey,
+    StepBuffers, StepCtx, StepRows, Tensor, write_head,
 };
 use quire_kernels_cpu::{CpuConfig, kernels};
 
@@ -45,7 +45,7 @@ impl Bench {
         let num_bytes = num_blocks * layout.block_bytes;
         let blocks = kernels.upload(DType::U8, &[num_blocks, layout.block_bytes], &vec![0u8; num_bytes])?;
         let buffers = StepBuffers::new(kernels.device().as_ref(), &limits)?;
-        let kv = KvLayer { blocks, layout };
+        let kv = KvLayer { blocks, layout, scales: KvScales::ONE };
         write_head(&mut ctx, &buffers.slot_mapping, &(0..len as i32).collect::<Vec<_>>())?;
         write_head(&mut ctx, &buffers.seq_lens, &[len as i32])?;
         ctx.write(&buffers.block_tables, &(0..num_blocks as i32).collect::<Vec<_>>())?;

@@ -86,7 +86,8 @@ impl FusedKernels for CpuFused {
             rotate(isa, q, shape.head_dim, cos_sin, style);
             rotate(isa, k, shape.head_dim, cos_sin, style);
         });
-        attention::write_rows(isa, pool, (k.as_rows(), v.rows()), slots, (&blocks.rows(), shape));
+        let blocks = blocks.rows();
+        attention::write_rows(isa, pool, (k.as_rows(), v.rows()), slots, (&blocks, shape), args.kv.scales);
         Ok(true)
     }
 
@@ -152,8 +153,8 @@ impl Program for GateRow<'_> {
 #[cfg(test)]
 mod tests {
     use quire_kernels::{
-        ActivationKernels, AttentionKernels, DType, KvGroupSpec, KvKind, KvLayer, LinearKernels, NormKernels,
-        RopeKernels, RopeStyle, RopeTable, ShapeKey, StepView,
+        ActivationKernels, AttentionKernels, DType, KvGroupSpec, KvKind, KvLayer, KvScales, LinearKernels,
+        NormKernels, RopeKernels, RopeStyle, RopeTable, ShapeKey, StepView,
     };
 
     use super::*;
@@ -243,14 +244,19 @@ mod tests {
     }
 
     /// Rotates and writes `tokens` tokens; the bits of queries, keys and cache.
-    fn rotated_and_written(style: RopeStyle, tokens: usize, is_fused: bool) -> (Vec<u32>, Vec<u8>) {
+    fn rotated_and_written(
+        style: RopeStyle,
+        tokens: usize,
+        (dtype, scales): (DType, KvScales),
+        is_fused: bool,
+    ) -> (Vec<u32>, Vec<u8>) {
         let (device, fused, mut ctx) = rig(Isa::best());
         let (rope, attention) = (CpuRope::new(device.clone()), CpuAttention::new(device.clone()));
         let kind = KvKind::Full;
-        let spec = KvGroupSpec { layers: vec![0], kind, num_kv_heads: 3, head_dim: 64, dtype: DType::F16 };
+        let spec = KvGroupSpec { layers: vec![0], kind, num_kv_heads: 3, head_dim: 64, dtype };
         let layout = attention.kv_layout(&spec, 16).unwrap();
         let blocks = device.upload(DType::U8, &[20, layout.block_bytes], &vec![0u8; 20 * layout.block_bytes]);
-        let kv = KvLayer { blocks, layout };
+        let kv = KvLayer { blocks, layout, scales };
         let qkv = matrix(&device, tokens, 15 * 64, 5);
         let (q, k, v) = (qkv.columns(0, 9 * 64), qkv.columns(9 * 64, 12 * 64), qkv.columns(12 * 64, 15 * 64));
         let table = RopeTable { cos_sin: matrix(&device, 300, 48, 6), style };
@@ -284,8 +290,12 @@ mod tests {
     fn fused_rotation_and_writing_have_the_bits_of_the_composition() {
         for style in [RopeStyle::Halves, RopeStyle::Interleaved] {
             for tokens in [0, 1, 3, 300] {
-                let fused = rotated_and_written(style, tokens, true);
-                assert!(fused == rotated_and_written(style, tokens, false), "{style:?} of {tokens} tokens");
+                let scaled = (DType::F8E4M3, KvScales { k: 0.03, v: 7.0 });
+                for cache in [(DType::F16, KvScales::ONE), scaled] {
+                    let fused = rotated_and_written(style, tokens, cache, true);
+                    let apart = rotated_and_written(style, tokens, cache, false);
+                    assert!(fused == apart, "{style:?} of {tokens} tokens, {cache:?}");
+                }
             }
         }
     }

@@ -80,8 +80,8 @@ struct Merged {
         }
     }
 
-    __device__ __forceinline__ void store_result(T *out) const {
-        const float factor = sum > 0.0f ? 1.0f / sum : 0.0f;
+    __device__ __forceinline__ void store_result(T *out, float value_scale) const {
+        const float factor = sum > 0.0f ? value_scale / sum : 0.0f;
 #pragma unroll
         for (int i = 0; i < FOURS; ++i) {
             if (!has(i)) continue;
@@ -124,8 +124,8 @@ struct Total {
     }
 
     template <typename T>
-    __device__ __forceinline__ void store(T *out) const {
-        const float factor = sum > 0.0f ? 1.0f / sum : 0.0f;
+    __device__ __forceinline__ void store(T *out, float value_scale) const {
+        const float factor = sum > 0.0f ? value_scale / sum : 0.0f;
         *reinterpret_cast<uint2 *>(out) =
             make_uint2(Half<T>::pack(o.x * factor, o.y * factor), Half<T>::pack(o.z * factor, o.w * factor));
     }
@@ -137,12 +137,14 @@ struct Parts {
     float *sums;
     float2 *stats;
     int64_t first, stride;  // In heads: of the first part, of the next one.
+    float value_scale;
 
     __device__ __forceinline__ Parts(const DecodeParams &p, const Segment &s)
         : sums(reinterpret_cast<float *>(p.parts)),
           stats(reinterpret_cast<float2 *>(p.part_stats)),
           first((int64_t(s.first_part) * gridDim.y + blockIdx.y) * 16),
-          stride(int64_t(gridDim.y) * 16) {}
+          stride(int64_t(gridDim.y) * 16),
+          value_scale(p.value_scale) {}
 
     // Merges four elements of a head over all parts, in order.
     template <typename T>
@@ -161,7 +163,7 @@ struct Parts {
             }
             total.add(part_stats, parts);
         }
-        total.store(out + head * HD + dim);
+        total.store(out + head * HD + dim, value_scale);
     }
 };
 
@@ -183,7 +185,7 @@ template <typename T, typename S, int HD>
 __device__ __forceinline__ void finish(const DecodeParams &p, const Segment &s, const Merged<T, S, HD> &merged, T *out,
                                        int num_heads, int *flag) {
     if (s.num_parts() == 1) {
-        if (merged.head < num_heads) merged.store_result(out);
+        if (merged.head < num_heads) merged.store_result(out, p.value_scale);
         return;
     }
     const Parts<HD> parts(p, s);
@@ -248,7 +250,7 @@ __device__ __forceinline__ void finish_cluster(const DecodeParams &p, const Segm
     }
     arrive_in_cluster();
     if (s.num_parts() == 1) {
-        if (has_head) total.store(out + head * HD + dim);
+        if (has_head) total.store(out + head * HD + dim, p.value_scale);
     } else {
         const Parts<HD> parts(p, s);
         if (has_head) {

@@ -47,7 +47,8 @@ struct DecodeParams {
     int32_t num_kv_heads;
     int32_t group;    // Query heads of a key and value head.
     int32_t window;   // 0: none.
-    float scale_log2;  // Of the scores, with log2(e).
+    float scale_log2;   // Of the scores, with log2(e).
+    float value_scale;  // Of the results.
 };
 
 template <typename T, typename S, int HD>

@@ -43,7 +43,8 @@ struct PrefillParams {
     int32_t num_kv_heads;
     int32_t group;
     int32_t window;    // 0: none.
-    float scale_log2;  // Of the scores, with log2(e).
+    float scale_log2;   // Of the scores, with log2(e).
+    float value_scale;  // Of the results.
 };
 
 template <typename T, typename S, int HD>
@@ -321,7 +322,7 @@ __device__ __forceinline__ void prefill(const PrefillParams &p) {
         float total = sum[r];
         total += __shfl_xor_sync(0xffffffffu, total, 1);
         total += __shfl_xor_sync(0xffffffffu, total, 2);
-        const float factor = total > 0.0f ? 1.0f / total : 0.0f;
+        const float factor = total > 0.0f ? p.value_scale / total : 0.0f;
         const int row = (warp * MT + r / 2) * 16 + g + r % 2 * 8;
         const int token = row & mask, head = row >> tile.log2_span;
         if (token >= tile.num_tokens || head >= num_heads) continue;

@@ -32,6 +32,8 @@ struct WriteParams {
     int32_t rotary_dim;      // 0: no rotation.
     int32_t is_interleaved;  // Pairs are neighbours, not a half of the rotated elements apart.
     int32_t block_shift;
+    float k_scale;  // What a cache of 8-bit floats holds is divided by it.
+    float v_scale;
 };
 
 template <typename T, int WIDTH>
@@ -106,11 +108,13 @@ __device__ __forceinline__ void write(const WriteParams &p) {
     S *block = reinterpret_cast<S *>(p.blocks + (slot >> p.block_shift) * p.block_bytes);
     const int of_block = of_part + (is_v ? p.num_kv_heads : 0);
     S *to = block + ((int64_t(of_block) << p.block_shift) + offset) * p.head_dim;
+    // Other caches have scales of 1.
+    const float scale = sizeof(S) == 1 ? (is_v ? p.v_scale : p.k_scale) : 1.0f;
     Vector<S, WIDTH> stored[2];
 #pragma unroll
     for (int i = 0; i < WIDTH; ++i) {
-        stored[0].at[i] = to_stored<S>(float(x[0].at[i]));
-        stored[1].at[i] = to_stored<S>(float(x[1].at[i]));
+        stored[0].at[i] = to_stored<S>(__fdiv_rn(float(x[0].at[i]), scale));
+        stored[1].at[i] = to_stored<S>(__fdiv_rn(float(x[1].at[i]), scale));
     }
     *reinterpret_cast<Vector<S, WIDTH> *>(to + first) = stored[0];
     *reinterpret_cast<Vector<S, WIDTH> *>(to + second) = stored[1];

@@ -5,9 +5,9 @@ use std::sync::{Arc, Mutex};
 use quire_kernels::trace::{TraceRecord, traced};
 use quire_kernels::{
     Activation, AddRmsNorm, DType, DeviceId, Dispatch, FusedKernels, HostWeight, KernelParts, Kernels,
-    KvGroupSpec, KvKind, KvLayer, Limits, Linear, LinearKernels, Part, Result, RopeStyle, RopeTable,
-    RopeWriteKv, ShapeKey, StepBuffers, StepCtx, Tensor, add_rms_norm, conformance, reference, rope_write_kv,
-    silu_mul, testing, write_head,
+    KvGroupSpec, KvKind, KvLayer, KvScales, Limits, Linear, LinearKernels, Part, Result, RopeStyle,
+    RopeTable, RopeWriteKv, ShapeKey, StepBuffers, StepCtx, Tensor, add_rms_norm, conformance, reference,
+    rope_write_kv, silu_mul, testing, write_head,
 };
 
 type Records = Arc<Mutex<Vec<TraceRecord>>>;
@@ -231,7 +231,7 @@ fn run_compositions(kernels: &Kernels) -> Result<()> {
     let layout = kernels.attention().kv_layout(&spec, limits.block_size)?;
     let blocks =
         Tensor::new(kernels.device().allocate(layout.block_bytes)?, 0, DType::U8, &[1, layout.block_bytes]);
-    let kv = KvLayer { blocks, layout };
+    let kv = KvLayer { blocks, layout, scales: KvScales::ONE };
     let buffers = StepBuffers::new(kernels.device().as_ref(), &limits)?;
     let step = buffers.view(ShapeKey { num_tokens: 2, num_rows: 1, max_query_len: 2, num_logits: 0 });
     let mut ctx = kernels.step_ctx(1 << 16)?;

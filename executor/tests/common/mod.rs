@@ -49,7 +49,14 @@ pub(crate) fn start(kernels: Kernels, request: &MemoryRequest) -> LocalExecutor 
     let max_model_len = plan.runner.limits.max_model_len;
     let load =
         Box::new(move |kernels: &Kernels| Llama.build(&Loader::new(&checkpoint, kernels, max_model_len)));
-    LocalExecutor::start(WorkerConfig { kernels, plan, probe: Arc::new(|| None), load }).unwrap()
+    LocalExecutor::start(WorkerConfig {
+        kernels,
+        plan,
+        kv_scales: Vec::new(),
+        probe: Arc::new(|| None),
+        load,
+    })
+    .unwrap()
 }
 
 /// Makes a backend.

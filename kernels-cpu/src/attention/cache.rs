@@ -10,12 +10,12 @@ use std::ops::Range;
 
 use bytemuck::Pod;
 use half::{bf16, f16};
-use quire_kernels::{DType, KvLayout};
+use quire_kernels::{DType, KvLayout, KvScales};
 
-use super::TILE_KEYS;
 use super::product::MAX_QUERIES;
 use super::stored::{F8E4M3, F8E5M2, Stored};
 use super::strip::Strip;
+use super::{MAX_HEAD_DIM, TILE_KEYS};
 use crate::Isa;
 use crate::access::{Rows, RowsMut};
 use crate::lanes::{self, LANES, Program, Simd};
@@ -302,22 +302,27 @@ fn decode_each<E: Stored>(from: &[E], to: &mut [f32]) {
     }
 }
 
-/// Stores keys and values, a row a token, in their slots; a negative slot is skipped. The heads are shared out to
-/// the threads.
+/// Stores keys and values, a row a token, in their slots, divided by their scales; a negative slot is skipped. The
+/// heads are shared out to the threads.
 pub(crate) fn write_rows(
     isa: Isa,
     pool: &Pool,
     (keys, values): (Rows<'_, f32>, Rows<'_, f32>),
     slots: &[i32],
     (blocks, shape): (&RowsMut<'_, u8>, BlockShape),
+    scales: KvScales,
 ) {
     pool.for_each(shape.num_kv_heads, grain_rows(slots.len() * shape.head_dim), |heads| {
+        let mut scaled = [[0.0; MAX_HEAD_DIM]; 2];
         for head in heads {
             let columns = head * shape.head_dim..(head + 1) * shape.head_dim;
             for (token, slot) in slots.iter().enumerate() {
                 let Ok(slot) = usize::try_from(*slot) else { continue };
                 let (block, offset) = (slot / shape.block_size, slot % shape.block_size);
                 let (key, value) = (&keys.row(token)[columns.clone()], &values.row(token)[columns.clone()]);
+                let [scaled_key, scaled_value] = &mut scaled;
+                let (key, value) =
+                    (divided(key, scales.k, scaled_key), divided(value, scales.v, scaled_value));
                 // SAFETY: the pool visits each head once, and the two ranges of a head's block are disjoint.
                 let (keys, values) = unsafe {
                     (blocks.slice_mut(block, shape.keys(head)), blocks.slice_mut(block, shape.values(head)))
@@ -326,6 +331,16 @@ pub(crate) fn write_rows(
             }
         }
     });
+}
+
+/// `elements` over a scale, in `room`; themselves where that is 1.
+fn divided<'a>(elements: &'a [f32], scale: f32, room: &'a mut [f32; MAX_HEAD_DIM]) -> &'a [f32] {
+    if scale == 1.0 {
+        return elements;
+    }
+    let room = &mut room[..elements.len()];
+    room.iter_mut().zip(elements).for_each(|(to, element)| *to = element / scale);
+    room
 }
 
 /// Stores the key and the value of one token and head in their places among all tokens of a block.

@@ -79,6 +79,10 @@ impl AttentionKernels for CpuAttention {
         true
     }
 
+    fn supports_kv_scales(&self) -> bool {
+        true
+    }
+
     fn write_kv(
         &self,
         _: &mut StepCtx,
@@ -92,7 +96,7 @@ impl AttentionKernels for CpuAttention {
         let mut session = self.device.session();
         let (pool, [k, v, slots], [blocks]) = session.open([k, v, slot_mapping], [&kv.blocks]);
         let (k, v, slots, blocks) = (k.rows::<f32>(), v.rows::<f32>(), slots.slice::<i32>(), blocks.rows());
-        write_rows(isa, pool, (k, v), slots, (&blocks, shape));
+        write_rows(isa, pool, (k, v), slots, (&blocks, shape), kv.scales);
         Ok(())
     }
 

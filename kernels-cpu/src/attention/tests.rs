@@ -3,8 +3,8 @@
 use std::ops::Range;
 
 use quire_kernels::{
-    AttentionArgs, AttentionKernels, AttentionPlan, DType, KvGroupSpec, KvKind, KvLayer, ShapeKey, StepCtx,
-    StepView, Tensor,
+    AttentionArgs, AttentionKernels, AttentionPlan, DType, KvGroupSpec, KvKind, KvLayer, KvScales, ShapeKey,
+    StepCtx, StepView, Tensor,
 };
 
 use super::CpuAttention;
@@ -70,7 +70,14 @@ impl Rig {
         let blocks = device.upload(DType::U8, &[8 * max_blocks, layout.block_bytes], &{
             vec![0xffu8; 8 * max_blocks * layout.block_bytes]
         });
-        Self { model, device, attention, ctx, kv: KvLayer { blocks, layout }, max_blocks }
+        Self {
+            model,
+            device,
+            attention,
+            ctx,
+            kv: KvLayer { blocks, layout, scales: KvScales::ONE },
+            max_blocks,
+        }
     }
 
     /// Blocks of a sequence: scattered, shared with none.

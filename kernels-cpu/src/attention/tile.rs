@@ -37,6 +37,8 @@ pub(super) struct QueryTile {
     pub(super) kv_head: usize,
     /// A query sees itself and the `window - 1` tokens before it.
     pub(super) window: usize,
+    /// Of the results.
+    pub(super) value_scale: f32,
 }
 
 impl QueryTile {
@@ -262,7 +264,10 @@ unsafe fn finish(isa: Isa, tile: &QueryTile, head_dim: usize, total: &Softmax<'_
         let (token, head) = tile.query(row);
         // SAFETY: the caller's promise; each row has its own head of its own token.
         let out = unsafe { out.slice_mut(token, head * head_dim..(head + 1) * head_dim) };
-        lanes::run(isa, Finish { total, row, out });
+        lanes::run(isa, Finish { total, row, out: &mut *out });
+        if tile.value_scale != 1.0 {
+            out.iter_mut().for_each(|element| *element *= tile.value_scale);
+        }
     }
 }
 

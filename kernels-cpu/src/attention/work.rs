@@ -95,7 +95,9 @@ impl Scratch {
 #[derive(Clone, Copy)]
 struct Cut {
     shape: BlockShape,
+    /// Of the scores.
     scale: f32,
+    value_scale: f32,
     soft_cap: Option<f32>,
     window: usize,
     /// Query heads that share a key and value head.
@@ -117,7 +119,8 @@ impl Cut {
         let most_tokens = args.step.key.max_query_len.max(1);
         Self {
             shape,
-            scale: args.scale,
+            scale: args.scale * args.kv.scales.k,
+            value_scale: args.kv.scales.v,
             soft_cap: args.soft_cap,
             window: args.window.unwrap_or(usize::MAX).max(1),
             group,
@@ -297,6 +300,7 @@ impl Work<'_> {
             heads: first_head + heads.start..first_head + heads.end,
             kv_head,
             window: self.cut.window,
+            value_scale: self.cut.value_scale,
         };
         (row, tile)
     }

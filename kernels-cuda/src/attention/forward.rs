@@ -26,6 +26,7 @@ struct Shape {
     group: i32,
     window: i32,
     scale_log2: f32,
+    value_scale: f32,
 }
 
 /// The tensors that both read and write: the head of the two structs.
@@ -190,7 +191,8 @@ fn shape_of(args: &AttentionArgs<'_>) -> Shape {
         num_kv_heads: layout.num_kv_heads as i32,
         group: (q.num_columns() / kv_columns) as i32,
         window: args.window.map_or(0, |window| i32::try_from(window).unwrap_or(i32::MAX)),
-        scale_log2: args.scale * std::f32::consts::LOG2_E,
+        scale_log2: args.scale * args.kv.scales.k * std::f32::consts::LOG2_E,
+        value_scale: args.kv.scales.v,
     }
 }
 

@@ -118,6 +118,10 @@ impl AttentionKernels for CudaAttention {
         if is_known { Ok(layout) } else { Err(unsupported(spec.head_dim, spec.dtype, block_size)) }
     }
 
+    fn supports_kv_scales(&self) -> bool {
+        true
+    }
+
     fn plan(
         &self,
         ctx: &mut StepCtx,

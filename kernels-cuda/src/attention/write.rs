@@ -34,6 +34,8 @@ struct WriteParams {
     rotary_dim: i32,
     is_interleaved: i32,
     block_shift: i32,
+    k_scale: f32,
+    v_scale: f32,
 }
 
 /// The kernels that write the cache.
@@ -140,6 +142,8 @@ fn params([k, v, slots]: [&Tensor; 3], kv: &KvLayer, rotation: Option<Rotation<'
         rotary_dim: 0,
         is_interleaved: 0,
         block_shift: layout.block_size.trailing_zeros() as i32,
+        k_scale: kv.scales.k,
+        v_scale: kv.scales.v,
     };
     if let Some(Rotation { q, positions, table }) = rotation {
         assert!(

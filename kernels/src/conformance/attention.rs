@@ -3,7 +3,7 @@
 use super::bench::{Bench, Matrix, Placement, epsilon, round_to, widen};
 use super::report::At;
 use crate::{
-    AttentionArgs, DType, Error, KvGroupSpec, KvKind, KvLayer, KvLayout, Limits, Result, ShapeKey,
+    AttentionArgs, DType, Error, KvGroupSpec, KvKind, KvLayer, KvLayout, KvScales, Limits, Result, ShapeKey,
     StepBuffers, StepRows, StepView, Tensor,
     math::{self, Scores},
     write_head,
@@ -27,6 +27,7 @@ struct Shape {
     window: Option<usize>,
     soft_cap: Option<f32>,
     dtype: DType,
+    scales: KvScales,
 }
 
 /// Queries, keys and values of all tokens of one sequence.
@@ -52,15 +53,42 @@ pub(super) fn check(bench: &mut Bench<'_>) -> Result<()> {
         for dtype in KV_DTYPES {
             let (num_heads, num_kv_heads) = HEADS[i % HEADS.len()];
             let (block_size, window) = (BLOCK_SIZES[i % BLOCK_SIZES.len()], WINDOWS[i % WINDOWS.len()]);
-            let soft_cap = None;
-            let shape = Shape { num_heads, num_kv_heads, head_dim, block_size, window, soft_cap, dtype };
+            let (soft_cap, scales) = (None, KvScales::ONE);
+            let shape =
+                Shape { num_heads, num_kv_heads, head_dim, block_size, window, soft_cap, dtype, scales };
             if bench.report.wants(i) {
                 check_shape(bench, shape)?;
             }
             i += 1;
         }
     }
+    check_scales(bench)?;
     check_soft_caps(bench)
+}
+
+/// Scales of 8-bit caches. Without them the values would be cut off at the largest number of the dtype, or be lost.
+fn check_scales(bench: &mut Bench<'_>) -> Result<()> {
+    if !bench.kernels.attention().supports_kv_scales() {
+        return Ok(());
+    }
+    let scales = [(0.013, 2e-4), (3.7, 0.25), (1.0, 1e-3), (5e-4, 1.0)];
+    for (i, (k, v)) in scales.into_iter().enumerate() {
+        let (num_heads, num_kv_heads) = HEADS[i + 1];
+        let shape = Shape {
+            num_heads,
+            num_kv_heads,
+            head_dim: [64, 128][i / 2],
+            block_size: 16,
+            window: WINDOWS[i],
+            soft_cap: None,
+            dtype: KV_DTYPES[3 + i % 2],
+            scales: KvScales { k, v },
+        };
+        if bench.report.wants(i) {
+            check_shape(bench, shape)?;
+        }
+    }
+    Ok(())
 }
 
 /// Caps that bend most scores, and one that bends hardly any.
@@ -75,8 +103,8 @@ fn check_soft_caps(bench: &mut Bench<'_>) -> Result<()> {
     for (i, cap) in [0.5, 1.5, 50.0].into_iter().enumerate() {
         let (num_heads, num_kv_heads) = HEADS[i + 1];
         let (window, dtype) = (WINDOWS[2 * i + 1], KV_DTYPES[i]);
-        let soft_cap = Some(cap);
-        let shape = Shape { num_heads, num_kv_heads, head_dim: 64, block_size: 16, window, soft_cap, dtype };
+        let (soft_cap, scales, head_dim, block_size) = (Some(cap), KvScales::ONE, 64, 16);
+        let shape = Shape { num_heads, num_kv_heads, head_dim, block_size, window, soft_cap, dtype, scales };
         if bench.report.wants(i) {
             check_shape(bench, shape)?;
         }
@@ -155,7 +183,13 @@ impl Sequence {
     /// The outputs of all tokens.
     fn expected(&self, shape: Shape) -> Vec<f64> {
         let Shape { num_heads, num_kv_heads, head_dim, .. } = shape;
-        let (keys, values) = (widen(&round_to(shape.dtype, &self.k)), widen(&round_to(shape.dtype, &self.v)));
+        let cached = |elements: &[f32], scale: f32| {
+            let divided: Vec<f32> = elements.iter().map(|element| element / scale).collect();
+            let mut cached = widen(&round_to(shape.dtype, &divided));
+            cached.iter_mut().for_each(|element| *element *= f64::from(scale));
+            cached
+        };
+        let (keys, values) = (cached(&self.k, shape.scales.k), cached(&self.v, shape.scales.v));
         let q = widen(&self.q);
         let scores = Scores::new(scale(head_dim), shape.soft_cap);
         let mut out = Vec::with_capacity(q.len());
@@ -208,7 +242,7 @@ impl<'s> Play<'s> {
         let dims = [num_blocks, layout.block_bytes];
         // All bits set are a NaN in every KV dtype.
         let blocks = bench.tensor(DType::U8, &dims, &vec![0xff; num_blocks * layout.block_bytes])?;
-        let kv = KvLayer { blocks, layout: layout.clone() };
+        let kv = KvLayer { blocks, layout: layout.clone(), scales: shape.scales };
         let buffers = StepBuffers::new(bench.kernels.device().as_ref(), &limits)?;
         let mut free = bench.rng.permutation(num_blocks);
         let tables =

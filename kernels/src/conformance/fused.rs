@@ -5,9 +5,9 @@ use super::elementwise::rope_table;
 use super::linear::{TestLayer, TestWeight};
 use super::report::At;
 use crate::{
-    Activation, AddRmsNorm, AttentionArgs, DType, KvGroupSpec, KvKind, KvLayer, Limits, Result, RopeStyle,
-    RopeWriteKv, ShapeKey, StepBuffers, StepCtx, StepRows, add_rms_norm, math, rope_write_kv, silu_mul,
-    write_head,
+    Activation, AddRmsNorm, AttentionArgs, DType, KvGroupSpec, KvKind, KvLayer, KvScales, Limits, Result,
+    RopeStyle, RopeWriteKv, ShapeKey, StepBuffers, StepCtx, StepRows, add_rms_norm, math, rope_write_kv,
+    silu_mul, write_head,
 };
 
 const EPS: f32 = 1e-6;
@@ -116,7 +116,7 @@ fn check_rope_write_kv(bench: &mut Bench<'_>, style: RopeStyle) -> Result<()> {
     };
     let layout = bench.kernels.attention().kv_layout(&spec, block_size)?;
     let blocks = bench.tensor(DType::U8, &[2, layout.block_bytes], &vec![0xff; 2 * layout.block_bytes])?;
-    let kv = KvLayer { blocks, layout };
+    let kv = KvLayer { blocks, layout, scales: KvScales::ONE };
     let (table, cos_sin) = rope_table(bench, head_dim, 64, style)?;
     let buffers = StepBuffers::new(bench.kernels.device().as_ref(), &limits)?;
     let positions = [0, 1, 2, 3, 4];

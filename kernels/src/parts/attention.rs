@@ -61,6 +61,29 @@ pub struct KvLayer {
     pub blocks: Tensor,
     /// What the bytes of a block are.
     pub layout: KvLayout,
+    /// What its elements are multiplied with; other than [`KvScales::ONE`] only for a cache of 8-bit floats.
+    pub scales: KvScales,
+}
+
+/// What the elements of a layer's cache stand for: a stored element times its scale. Writing divides in float32 and then
+/// rounds; reading multiplies, for which it is enough to multiply scores by `k` and results by `v`.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct KvScales {
+    /// Of the keys.
+    pub k: f32,
+    /// Of the values.
+    pub v: f32,
+}
+
+impl KvScales {
+    /// Elements that stand for themselves.
+    pub const ONE: Self = Self { k: 1.0, v: 1.0 };
+}
+
+impl Default for KvScales {
+    fn default() -> Self {
+        Self::ONE
+    }
 }
 
 /// What [`AttentionKernels::plan`] decided for the step: splits, tiles, shared-prefix groups. Empty where the
@@ -108,6 +131,12 @@ pub trait AttentionKernels: Part {
         false
     }
 
+    /// Whether an 8-bit cache can have [scales](KvScales): what `--kv-cache-dtype fp8` is refused for where a checkpoint
+    /// brings some.
+    fn supports_kv_scales(&self) -> bool {
+        false
+    }
+
     /// Decides once a step how the rows are split; enqueues no kernel, only writes to scratch. What it allocates
     /// depends on `key` alone.
     ///
@@ -126,7 +155,7 @@ pub trait AttentionKernels: Part {
     }
 
     /// Stores keys and values, `[num_tokens, num_kv_heads * head_dim]` each, in the slots of `slot_mapping`
-    /// (`[num_tokens]` I32, `block * block_size + offset`; -1 is not written).
+    /// (`[num_tokens]` I32, `block * block_size + offset`; -1 is not written), divided by the layer's scales.
     ///
     /// # Errors
     ///
@@ -140,7 +169,8 @@ pub trait AttentionKernels: Part {
         slot_mapping: &Tensor,
     ) -> Result<()>;
 
-    /// `out = softmax(soft_cap(scale · q kᵀ) + mask) v` for every query of every row.
+    /// `out = softmax(soft_cap(scale · q kᵀ) + mask) v` for every query of every row, keys and values times the layer's
+    /// scales.
     ///
     /// # Errors
     ///

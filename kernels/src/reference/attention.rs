@@ -20,6 +20,10 @@ impl AttentionKernels for Attention {
         true
     }
 
+    fn supports_kv_scales(&self) -> bool {
+        true
+    }
+
     fn write_kv(
         &self,
         _: &mut StepCtx,
@@ -35,8 +39,8 @@ impl AttentionKernels for Attention {
             for head in 0..kv.layout.num_kv_heads {
                 let start = token * columns + head * kv.layout.head_dim;
                 let elements = start..start + kv.layout.head_dim;
-                store(&stored(kv, Half::Keys, head, slot), &keys[elements.clone()]);
-                store(&stored(kv, Half::Values, head, slot), &values[elements]);
+                store_divided(&stored(kv, Half::Keys, head, slot), &keys[elements.clone()], kv.scales.k);
+                store_divided(&stored(kv, Half::Values, head, slot), &values[elements], kv.scales.v);
             }
         }
         Ok(())
@@ -60,6 +64,11 @@ impl AttentionKernels for Attention {
     }
 }
 
+fn store_divided(to: &Tensor, elements: &[f64], scale: f32) {
+    let divided: Vec<f64> = elements.iter().map(|element| element / f64::from(scale)).collect();
+    store(to, &divided);
+}
+
 /// All queries of one row, whose cache holds `length` tokens.
 fn attend_row(args: &AttentionArgs<'_>, row: usize, length: usize, q: &[f64], out: &mut [f64]) {
     let layout = &args.kv.layout;
@@ -70,10 +79,13 @@ fn attend_row(args: &AttentionArgs<'_>, row: usize, length: usize, q: &[f64], ou
         table[position / layout.block_size] as usize * layout.block_size + position % layout.block_size
     };
     for kv_head in 0..layout.num_kv_heads {
-        let cached = |half: Half| -> Vec<f64> {
-            (0..length).flat_map(|position| load(&stored(args.kv, half, kv_head, slot(position)))).collect()
+        let cached = |half: Half, scale: f32| -> Vec<f64> {
+            let elements =
+                (0..length).flat_map(|position| load(&stored(args.kv, half, kv_head, slot(position))));
+            elements.map(|element| element * f64::from(scale)).collect()
         };
-        let (keys, values) = (cached(Half::Keys), cached(Half::Values));
+        let scales = args.kv.scales;
+        let (keys, values) = (cached(Half::Keys, scales.k), cached(Half::Values, scales.v));
         let first = length - q.len() / columns;
         for (token, head) in (0..q.len() / columns).flat_map(|t| (0..group).map(move |h| (t, h))) {
             let seen = math::visible(first + token, args.window);

@@ -17,6 +17,10 @@ impl AttentionKernels for Deferred<dyn AttentionKernels> {
         self.part.supports_soft_cap()
     }
 
+    fn supports_kv_scales(&self) -> bool {
+        self.part.supports_kv_scales()
+    }
+
     fn plan(
         &self,
         ctx: &mut StepCtx,

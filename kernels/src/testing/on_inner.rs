@@ -28,7 +28,7 @@ impl OnInner for Activation {
 
 impl OnInner for KvLayer {
     fn on_inner(&self) -> Self {
-        Self { blocks: self.blocks.on_inner(), layout: self.layout.clone() }
+        Self { blocks: self.blocks.on_inner(), layout: self.layout.clone(), scales: self.scales }
     }
 }
 

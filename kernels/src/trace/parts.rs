@@ -74,6 +74,10 @@ impl AttentionKernels for Traced<dyn AttentionKernels> {
         self.0.supports_soft_cap()
     }
 
+    fn supports_kv_scales(&self) -> bool {
+        self.0.supports_kv_scales()
+    }
+
     fn plan(
         &self,
         ctx: &mut StepCtx,

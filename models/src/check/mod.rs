@@ -15,10 +15,13 @@ mod finding;
 mod scan;
 mod texts;
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::architectures::ModelRegistry;
-use crate::checkpoint::{Checkpoint, LoadFormat, LoadOptions, OutputHead, TensorSpec, WeightSummary};
+use crate::checkpoint::{
+    Checkpoint, LoadFormat, LoadOptions, OutputHead, TensorSpec, WeightSummary, is_kv_scale,
+};
 use crate::error::{Error, Result};
 use crate::tokenizer::{ChatTemplates, NamedTokens, Tokenizer};
 
@@ -119,7 +122,13 @@ pub fn load(
     let mut report = CheckReport::default();
     let checkpoint = checkpoint.map(|checkpoint| found.look_at(checkpoint, options, registry, &mut report));
     for note in &found.notes {
-        tracing::warn!(target: "quire::models", path = %path.display(), "{note}");
+        match note.kind {
+            // All is well with these.
+            "harmless-tensor" | "activations" => {
+                tracing::info!(target: "quire::models", path = %path.display(), "{note}");
+            }
+            _ => tracing::warn!(target: "quire::models", path = %path.display(), "{note}"),
+        }
     }
     match (Error::of_problems(path, found.errors), checkpoint, report.weights) {
         (Some(error), ..) => Err(error),
@@ -159,6 +168,7 @@ impl Found {
         report.quantization = checkpoint.quantization();
         report.files = checkpoint.files();
         self.check_context(&checkpoint);
+        self.note_activations(&checkpoint);
         report.head = self.decide_head(&mut checkpoint);
         let is_dummy = options.load.load_format == LoadFormat::Dummy;
         if let Some(specs) = self.needed_tensors(&checkpoint, registry) {
@@ -218,15 +228,35 @@ impl Found {
     }
 
     fn list_unused(&mut self, checkpoint: &Checkpoint, summary: &WeightSummary) {
+        let mut harmless_ones: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
         for name in &summary.unused {
-            let stored = checkpoint.stored_name(name);
+            if let Some(reason) = harmless(name) {
+                harmless_ones.entry(reason).or_default().push(name);
+                continue;
+            }
             let (file, num_bytes) = checkpoint.place_of(name);
-            let message = match harmless(name) {
-                Some(reason) => format!("not used: {reason}"),
-                None => "not used by the model".to_owned(),
+            let (stored, message) = (checkpoint.stored_name(name), "not used by the model".to_owned());
+            self.notes.push(Finding::note("unused-tensor", &file, Some(stored), num_bytes, message));
+        }
+        // One in each layer is one thing to say.
+        for (reason, names) in harmless_ones {
+            let (file, _) = checkpoint.place_of(names[0]);
+            let num_bytes = names.iter().filter_map(|name| checkpoint.place_of(name).1).sum();
+            let message = match names.len() - 1 {
+                0 => format!("not a weight: {reason}"),
+                others => format!("not a weight, nor are {others} more: {reason}"),
             };
-            let kind = if harmless(name).is_some() { "harmless-tensor" } else { "unused-tensor" };
-            self.notes.push(Finding::note(kind, &file, Some(stored), num_bytes, message));
+            let stored = Some(checkpoint.stored_name(names[0]));
+            self.notes.push(Finding::note("harmless-tensor", &file, stored, Some(num_bytes), message));
+        }
+    }
+
+    /// Weights that were made for activations in 8 bits.
+    fn note_activations(&mut self, checkpoint: &Checkpoint) {
+        if checkpoint.quantizes_activations() {
+            let message = "activations stay in their dtype: results are those of the dequantized weights, \
+                           scales of activations are not used";
+            self.notes.push(Finding::note("activations", checkpoint.path(), None, None, message.to_owned()));
         }
     }
 }
@@ -240,12 +270,15 @@ fn harmless(name: &str) -> Option<&'static str> {
         (".attn.bias", "a causal mask"),
         (".attn.masked_bias", "a causal mask"),
         (".attention.bias", "a causal mask"),
-        (".k_scale", "a scale of the kv cache: 8-bit caches here need none"),
-        (".v_scale", "a scale of the kv cache: 8-bit caches here need none"),
-        (".kv_scale", "a scale of the kv cache: 8-bit caches here need none"),
+        (".q_scale", "a scale of queries, which are not quantized here"),
+        (".prob_scale", "a scale of attention weights, which are not quantized here"),
         (".input_scale", "a scale of activations, which are not quantized here"),
+        (".output_scale", "a scale of activations, which are not quantized here"),
         ("lm_head.weight", "the output head is the embedding"),
         (".position_ids", "a list of positions"),
     ];
+    if is_kv_scale(name) {
+        return Some("a scale of an 8-bit kv cache (--kv-cache-dtype fp8 uses it)");
+    }
     KNOWN.iter().find(|(end, _)| name.ends_with(end)).map(|(_, reason)| *reason)
 }

@@ -6,6 +6,7 @@ mod gguf;
 mod gguf_names;
 mod head;
 mod hf;
+mod kv_scales;
 mod look;
 mod quantized;
 mod source;
@@ -21,6 +22,7 @@ use crate::gguf::{Gguf, has_magic};
 
 pub(crate) use gguf_names::GgufNames;
 pub use head::OutputHead;
+pub(crate) use kv_scales::is_kv_scale;
 pub use source::{HostScales, HostTensor, StoredPart, TensorInfo, TensorSource, TensorSpec};
 
 /// How to read a checkpoint.
@@ -175,6 +177,11 @@ impl Checkpoint {
         }
         let method = crate::config::Quantization::from_json(&self.config.raw).ok().flatten();
         method.map(|method| method.name())
+    }
+
+    /// Whether the makers had activations quantized too, which is not done here.
+    pub fn quantizes_activations(&self) -> bool {
+        crate::config::Quantization::has_quantized_activations(&self.config.raw)
     }
 
     /// What the files call the tensor that is `name` here: for messages.

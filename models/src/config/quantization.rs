@@ -66,6 +66,21 @@ impl Quantization {
         }
     }
 
+    /// Whether a `config.json` asks for quantized activations: fp8 does, and groups of compressed-tensors that have
+    /// `input_activations`.
+    pub fn has_quantized_activations(config: &Map<String, Value>) -> bool {
+        let Some(found) = [FIELD, OLD_FIELD].iter().find_map(|field| config.get(*field)) else {
+            return false;
+        };
+        let groups = found.get("config_groups").and_then(Value::as_object);
+        match found.get("quant_method").and_then(Value::as_str) {
+            Some("fp8" | "fbgemm_fp8") => true,
+            Some("compressed-tensors") => groups
+                .is_some_and(|groups| groups.values().any(|group| group["input_activations"].is_object())),
+            _ => false,
+        }
+    }
+
     fn from_fields(fields: Fields<'_>) -> Result<Self, ConfigError> {
         match fields.string("quant_method")? {
             Some("gptq") => gptq(fields),

@@ -1,7 +1,7 @@
 //! What an executor does around a model, for a few sequences and without hurry.
 
 use quire_kernels::{
-    DType, Kernels, KvLayer, Limits, ShapeKey, StepBuffers, StepCtx, StepRows, Tensor, write_head,
+    DType, Kernels, KvLayer, KvScales, Limits, ShapeKey, StepBuffers, StepCtx, StepRows, Tensor, write_head,
 };
 use quire_models::{Architecture, Checkpoint, GroupStep, Loader, Model, ModelInput, ModelRegistry};
 
@@ -28,6 +28,16 @@ impl Runner {
     }
 
     pub(crate) fn with_limits(checkpoint: &Checkpoint, kernels: Kernels, limits: Limits) -> Self {
+        Self::with_cache(checkpoint, kernels, limits, (DType::F32, &[]))
+    }
+
+    /// With a cache of this dtype, and scales for each layer or none.
+    pub(crate) fn with_cache(
+        checkpoint: &Checkpoint,
+        kernels: Kernels,
+        limits: Limits,
+        (kv_dtype, scales): (DType, &[KvScales]),
+    ) -> Self {
         let config = checkpoint.config();
         let registry = ModelRegistry::default();
         let architecture: &dyn Architecture = registry.find(&config.architecture).unwrap();
@@ -35,13 +45,14 @@ impl Runner {
 
         let num_blocks = limits.max_num_seqs * limits.max_blocks_per_row();
         let mut layers: Vec<Option<KvLayer>> = vec![None; config.num_layers];
-        let specs = architecture.kv_groups(config, DType::F32);
+        let specs = architecture.kv_groups(config, kv_dtype);
         for spec in &specs {
             let layout = kernels.attention().kv_layout(spec, limits.block_size).unwrap();
             for &layer in &spec.layers {
                 let memory = kernels.device().allocate(num_blocks * layout.block_bytes).unwrap();
                 let blocks = Tensor::new(memory, 0, DType::U8, &[num_blocks, layout.block_bytes]);
-                layers[layer] = Some(KvLayer { blocks, layout: layout.clone() });
+                let scales = scales.get(layer).copied().unwrap_or_default();
+                layers[layer] = Some(KvLayer { blocks, layout: layout.clone(), scales });
             }
         }
         let planned = architecture.scratch_bytes(config, &kernels, &limits) + kernels.scratch_bytes(&limits);

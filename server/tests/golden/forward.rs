@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use quire_kernels::{
-    DType, Kernels, KvLayer, Limits, ShapeKey, StepBuffers, StepCtx, StepRows, Tensor, write_head,
+    DType, Kernels, KvLayer, KvScales, Limits, ShapeKey, StepBuffers, StepCtx, StepRows, Tensor, write_head,
 };
 use quire_models::{
     Checkpoint, GroupStep, LoadOptions, Loader, Model, ModelInput, ModelRegistry, WeightDType,
@@ -50,7 +50,7 @@ impl Forward {
         let layers = group.layers.iter().map(|_| {
             let bytes = kernels.device().allocate(num_blocks * layout.block_bytes).expect("there is memory");
             let blocks = Tensor::new(bytes, 0, DType::U8, &[num_blocks, layout.block_bytes]);
-            KvLayer { blocks, layout: layout.clone() }
+            KvLayer { blocks, layout: layout.clone(), scales: KvScales::ONE }
         });
         Self {
             layers: layers.collect(),

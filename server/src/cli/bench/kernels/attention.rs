@@ -1,7 +1,7 @@
 //! Attention: sequences that decode, prompts, and pieces of prompts.
 
 use quire_kernels::{
-    AttentionArgs, AttentionKernels, AttentionPlan, DType, KvGroupSpec, KvKind, KvLayer, Limits,
+    AttentionArgs, AttentionKernels, AttentionPlan, DType, KvGroupSpec, KvKind, KvLayer, KvScales, Limits,
     Result as KernelResult, ShapeKey, StepBuffers, StepCtx, StepRows, StepView, Tensor, write_head,
 };
 
@@ -127,8 +127,10 @@ impl Cache {
         let steps = Steps::new(seqs, block_size);
         let dims = [steps.num_blocks, layout.block_bytes];
         let blocks = random::outputs(kernels, num_layers, DType::U8, &dims)?;
-        let layers: Vec<_> =
-            blocks.into_iter().map(|blocks| KvLayer { blocks, layout: layout.clone() }).collect();
+        let layers: Vec<_> = blocks
+            .into_iter()
+            .map(|blocks| KvLayer { blocks, layout: layout.clone(), scales: KvScales::ONE })
+            .collect();
         for layer in &layers {
             fill(bench, ctx, layer, steps.num_blocks * block_size)?;
         }

@@ -1,0 +1,219 @@
+//! From a model on disk to an engine that runs: configuration, memory plan, weights, tokenizer.
+
+mod checks;
+mod generation;
+mod kv_cache;
+mod memory;
+mod texts;
+
+use std::sync::Arc;
+
+use quire_executor::{
+    LocalExecutor, MemoryPlan, MemoryProbe, ModelSizes, WorkerConfig, process_resident_bytes,
+};
+use quire_kernels::Kernels;
+use quire_models::check::{self, CheckOptions};
+use quire_models::{Checkpoint, Loader, ModelRegistry, WeightSummary};
+use quire_scheduler::{PolicyRegistry, SchedulerPolicy};
+
+pub use self::memory::PoolDefault;
+
+use self::checks::{check_dtypes, check_max_logprobs, check_quantization};
+use self::generation::{check_generation, default_params};
+use self::kv_cache::KvCacheChoice;
+use self::memory::{memory_request, warn_of_small_pool, weight_bytes};
+use self::texts::{GivenTexts, eos_tokens, load_texts};
+use crate::config::{EngineConfig, EngineOptions, ModelFacts};
+use crate::{AsyncLlm, ConfigError, EngineParts, Llm, Result, SamplingParams, report};
+
+/// Options, a backend, and the registries: what an engine is loaded with.
+pub struct EngineBuilder<'a> {
+    options: EngineOptions,
+    kernels: Kernels,
+    models: &'a ModelRegistry,
+    policies: &'a PolicyRegistry,
+    pool_default: PoolDefault,
+    probe: MemoryProbe,
+}
+
+/// An engine before its weights are read: all that is decided, and checked to fit.
+pub struct EnginePlan {
+    config: EngineConfig,
+    memory: MemoryPlan,
+    weights: WeightSummary,
+    kv_cache: KvCacheChoice,
+    checkpoint: Arc<Checkpoint>,
+    kernels: Kernels,
+    models: ModelRegistry,
+    policy: Box<dyn SchedulerPolicy>,
+    probe: MemoryProbe,
+    texts: GivenTexts,
+}
+
+impl<'a> EngineBuilder<'a> {
+    /// A builder with a host's defaults.
+    pub fn new(
+        options: EngineOptions,
+        kernels: Kernels,
+        models: &'a ModelRegistry,
+        policies: &'a PolicyRegistry,
+    ) -> Self {
+        let probe: MemoryProbe = Arc::new(process_resident_bytes);
+        Self { options, kernels, models, policies, pool_default: PoolDefault::default(), probe }
+    }
+
+    /// Sets what the KV pool is measured by where nobody gives its size.
+    #[must_use]
+    pub fn pool_default(mut self, pool_default: PoolDefault) -> Self {
+        self.pool_default = pool_default;
+        self
+    }
+
+    /// Sets what reads the bytes in use, for the report.
+    #[must_use]
+    pub fn memory_probe(mut self, probe: MemoryProbe) -> Self {
+        self.probe = probe;
+        self
+    }
+
+    /// Opens the checkpoint, resolves the configuration and plans the memory. Reads no weights.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the options or the model's files, or does not fit.
+    pub fn plan(self) -> Result<EnginePlan> {
+        let path = self.options.model_path().cloned().ok_or(ConfigError::NoModel)?;
+        // The tokenizer is opened, and compared, when the weights are read: plans need none.
+        let checked = CheckOptions {
+            load: self.options.load_options()?,
+            skip_tokenizer: true,
+            ..CheckOptions::default()
+        };
+        let (checkpoint, weights) = check::load(&path, &checked, self.models)?;
+        let facts = ModelFacts { max_model_len: checkpoint.config().max_context() };
+        let options = match self.pool_default {
+            PoolDefault::Sequences => self.options,
+            PoolDefault::Utilization => {
+                self.options.or(EngineOptions::of_device(self.kernels.device().info().total_bytes))
+            }
+        };
+        let config = EngineConfig::resolve(options, facts)?;
+        check_quantization(&config, &checkpoint)?;
+        check_max_logprobs(&config, checkpoint.config().vocab_size)?;
+        check_generation(&config, &checkpoint)?;
+        let texts = GivenTexts::read(&config)?;
+        let policy = self.policies.build(&config.scheduling_policy).map_err(ConfigError::from)?;
+        let architecture = self.models.find(&checkpoint.config().architecture)?;
+        check_dtypes(&weights, &self.kernels)?;
+        let sizes = ModelSizes {
+            architecture,
+            config: checkpoint.config(),
+            weight_bytes: weight_bytes(&weights, &self.kernels),
+        };
+        let kv_cache = KvCacheChoice::new(&config, &checkpoint, &weights, &self.kernels)?;
+        let request = memory_request(&config, kv_cache.dtype, self.pool_default);
+        let memory = MemoryPlan::new(&self.kernels, sizes, &request)?;
+        warn_of_small_pool(&memory);
+        Ok(EnginePlan {
+            texts,
+            config: config.fitted(memory.runner.limits.max_model_len),
+            memory,
+            weights,
+            kv_cache,
+            checkpoint: Arc::new(checkpoint),
+            kernels: self.kernels,
+            models: self.models.clone(),
+            policy,
+            probe: self.probe,
+        })
+    }
+
+    /// Plans, loads and starts an engine for callers that wait.
+    ///
+    /// # Errors
+    ///
+    /// As [`plan`](Self::plan) and [`EnginePlan::load`].
+    pub fn llm(self) -> Result<Llm> {
+        Llm::start(self.plan()?.load()?)
+    }
+
+    /// Plans, loads and starts an engine for asynchronous callers.
+    ///
+    /// # Errors
+    ///
+    /// As [`plan`](Self::plan) and [`EnginePlan::load`].
+    pub fn async_llm(self) -> Result<AsyncLlm> {
+        AsyncLlm::start(self.plan()?.load()?)
+    }
+}
+
+impl EnginePlan {
+    /// The configuration in force.
+    pub fn config(&self) -> &EngineConfig {
+        &self.config
+    }
+
+    /// The memory sum.
+    pub fn memory(&self) -> &MemoryPlan {
+        &self.memory
+    }
+
+    /// What the weights are.
+    pub fn weights(&self) -> &WeightSummary {
+        &self.weights
+    }
+
+    /// What there is to say of the scales of the KV cache.
+    pub(crate) fn kv_cache_note(&self) -> Option<&str> {
+        self.kv_cache.note.as_deref()
+    }
+
+    /// The model's files.
+    pub fn checkpoint(&self) -> &Checkpoint {
+        &self.checkpoint
+    }
+
+    /// The backend.
+    pub fn kernels(&self) -> &Kernels {
+        &self.kernels
+    }
+
+    /// Reads the weights, and the tokenizer beside them.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the files; what the device lacks.
+    pub fn load(self) -> Result<EngineParts> {
+        report::log_plan(&self);
+        let Self {
+            config, memory, kv_cache, checkpoint, kernels, models, policy, probe, texts: given, ..
+        } = self;
+        let max_model_len = config.max_model_len();
+        let source = Arc::clone(&checkpoint);
+        let load = move |kernels: &Kernels| {
+            let architecture = models.find(&source.config().architecture)?;
+            architecture.build(&Loader::new(&source, kernels, max_model_len))
+        };
+        let kv_scales = kv_cache.scales;
+        let worker = WorkerConfig { kernels, plan: memory, kv_scales, probe, load: Box::new(load) };
+        // What is wrong with the texts is told before the device is given anything.
+        let (tokenizer, chat_template) = load_texts(given, &config, &checkpoint)?;
+        let executor = LocalExecutor::start(worker)?;
+        let use_generation = config.generation_config == "auto";
+        let generation = checkpoint.generation();
+        Ok(EngineParts {
+            architecture: checkpoint.config().architecture.clone(),
+            eos: eos_tokens(&checkpoint, tokenizer.as_ref()),
+            default_params: if use_generation {
+                default_params(generation)
+            } else {
+                SamplingParams::default()
+            },
+            chat_template,
+            tokenizer,
+            policy,
+            executor: Box::new(executor),
+            config,
+        })
+    }
+}
