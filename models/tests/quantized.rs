@@ -1,4 +1,5 @@
-//! Quantized folders against the logits of their dequantized weights; `tests/tools/quantized_goldens.py` says by whom.
+//! Quantized folders against the logits of their dequantized weights; `tests/tools/quantized_goldens.py`
+//! and `quantized_moe_goldens.py` say by whom.
 
 mod common;
 
@@ -9,7 +10,7 @@ use quire_kernels::{DType, Kernels, reference};
 use quire_models::{Checkpoint, LoadOptions, OnlineQuantization, WeightDType};
 use serde_json::Value;
 
-const NAMES: [&str; 14] = [
+const NAMES: [&str; 25] = [
     "gptq",
     "gptq-act-order",
     "gptq-8",
@@ -24,6 +25,17 @@ const NAMES: [&str; 14] = [
     "ct-w8a16",
     "ct-w8a8",
     "ct-w8a8-asym",
+    "qwen3-moe-gptq-act-order",
+    "qwen3-moe-awq",
+    "qwen3-moe-fp8-static",
+    "qwen3-moe-fp8-block",
+    "qwen3-moe-ct-w4a16",
+    "qwen3-moe-ct-w8a8",
+    "qwen3-moe-ct-fp8-channel",
+    "mixtral-gptq",
+    "mixtral-awq",
+    "mixtral-fp8-static",
+    "mixtral-ct-w4a16-asym",
 ];
 
 /// Logits may differ so much: float32 against float64.

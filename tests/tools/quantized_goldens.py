@@ -16,8 +16,6 @@ import sys
 
 import ml_dtypes
 import numpy as np
-import torch
-import transformers
 from safetensors.numpy import save_file
 
 OUT = pathlib.Path(__file__).resolve().parents[1] / "golden" / "quantized"
@@ -121,6 +119,8 @@ def cross_check(q, zeros, bits):
             from compressed_tensors.compressors.quantized_compressors.pack_quantized import pack_to_int32
         except ImportError:
             return
+    import torch
+
     signed = lambda integers: torch.tensor(integers - 2 ** (bits - 1), dtype=torch.int8)
     assert (pack_to_int32(signed(q), bits).numpy() == words(q, bits, 1)).all()
     assert (pack_to_int32(signed(zeros), bits, packed_dim=0).numpy() == words(zeros, bits, 0)).all()
@@ -245,6 +245,9 @@ def make(name, seed):
 
 
 def golden(values, rng):
+    import torch
+    import transformers
+
     torch.set_default_dtype(torch.float64)
     fields = {key: value for key, value in CONFIG.items() if key not in ("architectures", "torch_dtype", "rope_theta")}
     config = transformers.LlamaConfig(**fields, rope_parameters={"rope_type": "default", "rope_theta": 10000.0})
@@ -266,7 +269,8 @@ def golden(values, rng):
     }
 
 
-for seed, name in enumerate(CASES):
-    if len(sys.argv) < 2 or name in sys.argv[1:]:
-        make(name, seed)
-print(f"{cross_check.count} tensors packed as compressed-tensors packs them")
+if __name__ == "__main__":
+    for seed, name in enumerate(CASES):
+        if len(sys.argv) < 2 or name in sys.argv[1:]:
+            make(name, seed)
+    print(f"{cross_check.count} tensors packed as compressed-tensors packs them")
