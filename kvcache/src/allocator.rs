@@ -1,5 +1,7 @@
 //! The allocator: who holds which block, and which block is handed out next.
 
+mod saved;
+
 use std::collections::VecDeque;
 
 use crate::block::{BlockId, StepId};

@@ -1,5 +1,7 @@
 //! The prefix index: from a block's hash to the block that holds its content.
 
+mod saved;
+
 use crate::block::BlockId;
 use crate::hash::{BlockHash, BlockHashes, CacheSalt};
 use crate::list::NIL;
@@ -8,7 +10,7 @@ use crate::list::NIL;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct BlockRef {
     pub(crate) block: BlockId,
-    generation: u32,
+    pub(crate) generation: u32,
 }
 
 #[derive(Clone, Debug)]

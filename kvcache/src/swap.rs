@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use crate::block::{BlockId, StepId};
+use crate::saved;
 use crate::table::BlockTable;
 
 /// One block of the swap space.
@@ -103,6 +104,14 @@ impl SwapSpace {
         Self { free, total: num_blocks, next_transfer: 0, open: BTreeMap::new() }
     }
 
+    /// Whether every block is in one place only, of those that the space knows of itself, and is one of its blocks:
+    /// what is restored is asked. `is_taken` counts them.
+    pub(crate) fn is_sound(&self, total: u32, is_taken: &mut [bool]) -> bool {
+        let ids = self.open.keys().all(|id| id.0 < self.next_transfer);
+        let open = self.open.values().all(|open| claim(is_taken, &open.host));
+        self.total == total && ids && open && claim(is_taken, &self.free)
+    }
+
     pub(crate) fn usage(&self) -> SwapUsage {
         SwapUsage { free: self.free.len() as u32, total: self.total, num_transfers: self.open.len() as u32 }
     }
@@ -150,4 +159,13 @@ impl SwapSpace {
     pub(crate) fn tables(&self) -> impl Iterator<Item = &BlockTable> {
         self.open.values().map(|open| &open.table)
     }
+}
+
+saved!(SwapSpace { free, total, next_transfer, open });
+
+/// Marks blocks as taken; false if one is already, or is none of the space.
+pub(crate) fn claim(is_taken: &mut [bool], blocks: &[HostBlockId]) -> bool {
+    blocks.iter().all(|block| {
+        is_taken.get_mut(block.0 as usize).is_some_and(|is_taken| !std::mem::replace(is_taken, true))
+    })
 }

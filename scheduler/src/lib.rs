@@ -105,6 +105,7 @@ pub mod record;
 mod refusal;
 mod result;
 mod running;
+mod saved;
 mod scheduler;
 mod sequence;
 pub mod simulate;

@@ -113,6 +113,19 @@ pub trait SchedulerPolicy: Send {
         Rerank::None
     }
 
+    /// The policy's own state, to be made again by [`restore`](Self::restore): with it a flight recorder can be replayed
+    /// whose beginning has been overwritten. Of a policy that keeps nothing between calls it is `Some(Vec::new())`; the
+    /// default, `None`, says that it cannot be saved.
+    fn save(&self) -> Option<Vec<u64>> {
+        None
+    }
+
+    /// Takes over what [`save`](Self::save) gave, in a policy just built; false if that is not its state. By default a
+    /// policy has none.
+    fn restore(&mut self, state: &[u64]) -> bool {
+        state.is_empty()
+    }
+
     /// The whole decision, for a policy that wants all of it; the default is [`standard_plan`] over the above.
     fn plan(&mut self, step: &mut StepBuilder<'_>) {
         standard_plan(self, step);

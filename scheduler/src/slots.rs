@@ -15,6 +15,11 @@ pub(crate) struct Sequences {
 }
 
 impl Sequences {
+    /// Of `len` sequences in their slots, of which the first is that of the id `base`.
+    pub(crate) fn from_slots(base: u64, slots: VecDeque<Option<Box<Sequence>>>, len: usize) -> Self {
+        Self { base, slots, len }
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.len
     }
@@ -47,6 +52,10 @@ impl Sequences {
             self.base += 1;
         }
         Some(*seq)
+    }
+
+    pub(crate) fn iter_mut(&mut self) -> impl Iterator<Item = &mut Sequence> {
+        self.slots.iter_mut().filter_map(Option::as_deref_mut)
     }
 
     pub(crate) fn iter(&self) -> impl Iterator<Item = &Sequence> {

@@ -18,7 +18,7 @@ use crate::slots::Sequences;
 use crate::thrash::ThrashGuard;
 
 /// A step that has been planned and not committed.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct OpenStep {
     pub(crate) id: StepId,
     pub(crate) rows: Vec<OpenRow>,

@@ -29,6 +29,12 @@ impl ThrashGuard {
         ThrashStats { limit: self.limit, num_times_lowered: self.num_times }
     }
 
+    /// Whether restored numbers are such as can be counted on.
+    pub(crate) fn is_sound(&self) -> bool {
+        let counts = [self.num_steps, self.num_granted_tokens, self.num_lost_tokens, self.num_times];
+        self.limit.is_none_or(|limit| limit <= u32::MAX / 2) && counts.iter().all(|count| *count <= 1 << 60)
+    }
+
     /// A sequence gave way, and so many of its tokens must be computed again or were moved.
     pub(crate) fn note_lost(&mut self, num_tokens: u32) {
         self.num_lost_tokens += u64::from(num_tokens);
@@ -53,6 +59,8 @@ impl ThrashGuard {
         self.limit != before
     }
 }
+
+quire_kvcache::saved!(ThrashGuard { limit, num_steps, num_granted_tokens, num_lost_tokens, num_times });
 
 #[cfg(test)]
 mod tests {

@@ -7,8 +7,8 @@ use quire_scheduler::record::{RecordedScheduler, Recording, RecordingError};
 use quire_scheduler::simulate::{Setup, simulate};
 use quire_scheduler::testing::Rng;
 use quire_scheduler::{
-    Fcfs, FinishReason, KvCacheConfig, KvCacheManager, NewSequence, PolicyRegistry, Rates, Scheduler,
-    SchedulerConfig, SeqId, SequenceResult, StepPlan, Time,
+    Fcfs, FinishReason, KvCacheConfig, KvCacheManager, NewSequence, PolicyRegistry, Rank, Rates, Scheduler,
+    SchedulerConfig, SchedulerPolicy, SeqId, SequenceResult, SequenceView, StepPlan, Time,
 };
 
 /// A recorded scheduler under a load by chance: shared prefixes, forks, aborts, stops, run-ahead, a failure of the device.
@@ -160,15 +160,56 @@ fn a_torn_file_and_one_of_another_version_are_told_apart() {
     assert!(error.contains("checksum"), "{error}");
 }
 
+/// A load that fills a ring of one chunk of 256 KiB, and the one that is being filled, more than once.
+fn wrapped(policy: &str, seed: u64) -> RecordedScheduler {
+    let mut load = Load::new(policy, seed);
+    load.one_in = 12;
+    load.scheduler.recorder().set_max_bytes(300 << 10);
+    load.run(4000)
+}
+
+#[test]
+fn a_ring_that_has_wrapped_is_replayed_from_its_oldest_checkpoint() {
+    let policies = PolicyRegistry::default();
+    for (policy, seed) in policies.names().zip(1..) {
+        let scheduler = wrapped(policy, seed);
+        let bytes = scheduler.recorder().recording().to_bytes();
+        let recording = Recording::from_bytes(&bytes).unwrap();
+        assert!(recording.dropped_bytes() > 0, "{} bytes", recording.num_bytes());
+        let mut first = None;
+        let replayed = recording.replay_with(recording.policy(&policies).unwrap(), |plan, _| {
+            first = first.or(Some(plan.step.0));
+        });
+        let replayed = replayed.unwrap_or_else(|error| panic!("{policy}, seed {seed}: {error}"));
+        assert_eq!(replayed.digest, scheduler.digest(), "{policy}, seed {seed}");
+        assert_eq!(replayed.stats, scheduler.stats(), "{policy}, seed {seed}");
+        assert_eq!(first, Some(replayed.first_step), "{policy}, seed {seed}");
+        assert!(replayed.first_step > 1 && replayed.num_steps > 500, "{replayed:?}");
+    }
+}
+
+/// No checkpoints without the policy's state.
+struct Unsaved;
+
+impl SchedulerPolicy for Unsaved {
+    fn name(&self) -> &str {
+        "fcfs"
+    }
+
+    fn rank(&self, seq: &SequenceView<'_>) -> Rank {
+        seq.arrival().into()
+    }
+}
+
 #[test]
 fn a_recording_without_its_beginning_says_so_and_still_shows_its_steps() {
+    let cache = KvCacheManager::new(KvCacheConfig::new(24, 8)).unwrap();
+    let limits = SchedulerConfig { max_num_seqs: 6, max_num_batched_tokens: 64, ..SchedulerConfig::new(200) };
     let mut load = Load::new("fcfs", 3);
     load.one_in = 12;
-    // One chunk of 256 KiB, and the one that is being filled.
+    load.scheduler = RecordedScheduler::new(Scheduler::new(limits, Box::new(Unsaved), cache).unwrap());
     load.scheduler.recorder().set_max_bytes(300 << 10);
-    let scheduler = load.run(4000);
-    let recording = scheduler.recorder().recording();
-    assert!(recording.dropped_bytes() > 0, "{} bytes", recording.num_bytes());
+    let recording = load.run(4000).recorder().recording();
     let error = recording.replay(Box::new(Fcfs)).unwrap_err();
     assert!(matches!(error, RecordingError::NoBeginning { .. }), "{error}");
     let steps = recording.steps().unwrap();

@@ -2,6 +2,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use quire_kvcache::Saved;
+
 use crate::ids::ClassId;
 
 /// Classes with a score each, the smallest first; of equal ones the one that came in first. Every operation is
@@ -41,6 +43,19 @@ impl ClassOrder {
         let (score, entered) = self.places.remove(&class)?;
         self.order.remove(&(score, entered, class));
         Some(score)
+    }
+}
+
+impl Saved for ClassOrder {
+    fn save(&self, words: &mut Vec<u64>) {
+        self.num_entered.save(words);
+        self.places.save(words);
+    }
+
+    fn restore(words: &mut &[u64]) -> Option<Self> {
+        let (num_entered, places): (u64, BTreeMap<ClassId, (u64, u64)>) = Saved::restore(words)?;
+        let order = places.iter().map(|(class, (score, entered))| (*score, *entered, *class)).collect();
+        Some(Self { places, order, num_entered })
     }
 }
 

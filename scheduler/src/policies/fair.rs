@@ -1,5 +1,7 @@
 //! Tenants share alike.
 
+use quire_kvcache::Saved;
+
 use crate::builder::StepBuilder;
 use crate::ids::{ClassId, SeqId, Time};
 use crate::policies::class_order::ClassOrder;
@@ -105,5 +107,18 @@ impl SchedulerPolicy for Fair {
         while let Some(admitted) = standard_admit(self, step) {
             self.charge_prompt(step, admitted);
         }
+    }
+
+    fn save(&self) -> Option<Vec<u64>> {
+        let mut state = vec![self.floor];
+        self.waiting.save(&mut state);
+        self.idle.save(&mut state);
+        Some(state)
+    }
+
+    fn restore(&mut self, mut state: &[u64]) -> bool {
+        let Some((floor, (waiting, idle))) = Saved::restore(&mut state) else { return false };
+        *self = Self { floor, waiting, idle };
+        state.is_empty()
     }
 }

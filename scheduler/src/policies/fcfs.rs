@@ -18,4 +18,8 @@ impl SchedulerPolicy for Fcfs {
     fn rank(&self, seq: &SequenceView<'_>) -> Rank {
         seq.arrival().into()
     }
+
+    fn save(&self) -> Option<Vec<u64>> {
+        Some(Vec::new())
+    }
 }

@@ -56,4 +56,13 @@ impl SchedulerPolicy for LengthBucket {
         self.current = self.current.filter(goes_on).or(Some(oldest.class()));
         self.current
     }
+
+    fn save(&self) -> Option<Vec<u64>> {
+        Some(self.current.iter().map(|class| class.0).collect())
+    }
+
+    fn restore(&mut self, state: &[u64]) -> bool {
+        self.current = state.first().map(|class| ClassId(*class));
+        state.len() <= 1
+    }
 }

@@ -2,6 +2,8 @@
 
 use std::time::Duration;
 
+use quire_kvcache::Saved;
+
 use crate::ids::{ClassId, Time};
 use crate::policies::ageing::delay;
 use crate::policies::class_order::ClassOrder;
@@ -106,5 +108,16 @@ impl SchedulerPolicy for PrefixAware {
             _ => {}
         }
         Rerank::None
+    }
+
+    fn save(&self) -> Option<Vec<u64>> {
+        let mut state = Vec::new();
+        self.order.save(&mut state);
+        Some(state)
+    }
+
+    fn restore(&mut self, mut state: &[u64]) -> bool {
+        let order = ClassOrder::restore(&mut state);
+        order.map(|order| self.order = order).is_some() && state.is_empty()
     }
 }

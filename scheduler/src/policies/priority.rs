@@ -88,6 +88,10 @@ impl SchedulerPolicy for Priority {
         self.displace(step);
         standard_plan(self, step);
     }
+
+    fn save(&self) -> Option<Vec<u64>> {
+        Some(Vec::new())
+    }
 }
 
 /// The running sequence to give way first: of the worst priority, behind the head's, the one that came last.

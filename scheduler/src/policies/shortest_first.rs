@@ -43,4 +43,8 @@ impl SchedulerPolicy for ShortestFirst {
     fn rank(&self, seq: &SequenceView<'_>) -> Rank {
         delayed(seq.arrival(), delay(self.ageing, u64::from(seq.num_prompt_tokens()), HALF))
     }
+
+    fn save(&self) -> Option<Vec<u64>> {
+        Some(Vec::new())
+    }
 }

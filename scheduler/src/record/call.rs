@@ -36,6 +36,10 @@ pub(super) enum Call {
         swap_bytes_per_s: f64,
         prefill_tokens_per_s: f64,
     },
+    /// Not a call: the whole state as it is here, from which a replay can begin.
+    Checkpoint {
+        words: Vec<u64>,
+    },
 }
 
 /// What differences are taken from.
@@ -110,6 +114,7 @@ const RESET_PREFIX_CACHE: u8 = 9;
 const FAIL_OPEN_STEPS: u8 = 10;
 const FINISH_TRANSFERS: u8 = 11;
 const SET_RATES: u8 = 12;
+const CHECKPOINT: u8 = 13;
 
 impl Base {
     /// Appends a call, as a difference to what came before.
@@ -147,14 +152,17 @@ impl Base {
             Call::FailOpenSteps => bytes.push(FAIL_OPEN_STEPS),
             Call::FinishTransfers { transfers } => {
                 bytes.push(FINISH_TRANSFERS);
-                put(bytes, transfers.len() as u64);
-                transfers.iter().for_each(|transfer| put(bytes, *transfer));
+                put_numbers(bytes, transfers);
             }
             Call::SetRates { swap_bytes_per_s, prefill_tokens_per_s } => {
                 bytes.push(SET_RATES);
                 for rate in [swap_bytes_per_s, prefill_tokens_per_s] {
                     bytes.extend_from_slice(&rate.to_bits().to_le_bytes());
                 }
+            }
+            Call::Checkpoint { words } => {
+                bytes.push(CHECKPOINT);
+                put_numbers(bytes, words);
             }
         }
     }
@@ -264,10 +272,8 @@ impl Base {
             }
             RESET_PREFIX_CACHE => Call::ResetPrefixCache,
             FAIL_OPEN_STEPS => Call::FailOpenSteps,
-            FINISH_TRANSFERS => {
-                let transfers = (0..reader.len()?).map(|_| reader.number()).collect::<Option<_>>()?;
-                Call::FinishTransfers { transfers }
-            }
+            FINISH_TRANSFERS => Call::FinishTransfers { transfers: numbers(reader)? },
+            CHECKPOINT => Call::Checkpoint { words: numbers(reader)? },
             SET_RATES => Call::SetRates {
                 swap_bytes_per_s: f64::from_bits(reader.word()?),
                 prefill_tokens_per_s: f64::from_bits(reader.word()?),
@@ -362,6 +368,15 @@ fn words(reader: &mut Reader<'_>) -> Option<Vec<u64>> {
     (0..reader.len()?).map(|_| reader.word()).collect()
 }
 
+fn put_numbers(bytes: &mut Vec<u8>, numbers: &[u64]) {
+    put(bytes, numbers.len() as u64);
+    numbers.iter().for_each(|number| put(bytes, *number));
+}
+
+fn numbers(reader: &mut Reader<'_>) -> Option<Vec<u64>> {
+    (0..reader.len()?).map(|_| reader.number()).collect()
+}
+
 fn finish_code(reason: FinishReason) -> u8 {
     match reason {
         FinishReason::Stop => 1,
@@ -429,6 +444,7 @@ mod tests {
             Call::FailOpenSteps,
             Call::FinishTransfers { transfers: vec![0, 300] },
             Call::SetRates { swap_bytes_per_s: 1.5e10, prefill_tokens_per_s: 0.25 },
+            Call::Checkpoint { words: vec![3, 0, u64::MAX] },
         ]
     }
 

@@ -35,12 +35,18 @@ pub enum RecordingError {
     },
     /// The beginning has been overwritten, so that the state it started from is not known.
     #[error(
-        "the beginning of the recording was overwritten ({dropped_bytes} bytes): it can be shown, drawn, fitted and \
-         simulated, not replayed"
+        "the beginning of the recording was overwritten ({dropped_bytes} bytes) and it holds no checkpoint: it can be \
+         shown, drawn, fitted and simulated, not replayed"
     )]
     NoBeginning {
         /// Bytes that are gone.
         dropped_bytes: u64,
+    },
+    /// A checkpoint cannot be used: it was written by another program, or for another policy.
+    #[error("the checkpoint before step {} is no state of this scheduler and policy", step + 1)]
+    BadCheckpoint {
+        /// The last step planned before it.
+        step: u64,
     },
     /// The recorded policy is not known here.
     #[error(transparent)]

@@ -136,6 +136,9 @@ impl RecordedScheduler {
         let device_us = std::mem::take(&mut self.device_us);
         let now = now.as_nanos();
         self.push(&Call::Commit(Committed { now, device_us, exceptions, hashes, finished }));
+        if self.recorder.wants_checkpoint() {
+            self.recorder.push_checkpoint(self.scheduler.save());
+        }
         Ok(report)
     }
 

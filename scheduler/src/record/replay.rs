@@ -1,12 +1,10 @@
 //! The recorded calls, made again.
 
-use std::collections::VecDeque;
-
 use quire_kvcache::{BlockHash, BlockHashes, CacheSalt, TransferId};
 
-use super::call::{Added, Call, Committed};
+use super::call::{Added, Base, Call, Committed};
 use super::error::RecordingError;
-use super::file::Recording;
+use super::file::{Calls, Recording};
 use crate::digest::PlanDigest;
 use crate::ids::{SeqId, TenantId, Time};
 use crate::plan::StepPlan;
@@ -20,20 +18,23 @@ use crate::stats::SchedulerStats;
 /// A replay that came to the recorded decisions, all of them.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Replayed {
-    /// Steps planned.
+    /// The first step planned again: 1, or that behind the oldest checkpoint where the ring has overwritten its beginning.
+    pub first_step: u64,
+    /// Steps planned again.
     pub num_steps: u64,
-    /// The digest of their plans, equal to the recorded one.
+    /// The digest of all plans since the scheduler began, equal to the recorded one.
     pub digest: PlanDigest,
     /// The scheduler's numbers at the end.
     pub stats: SchedulerStats,
 }
 
 impl Recording {
-    /// Makes the recorded calls again, on the real scheduler and block manager, and compares every decision.
+    /// Makes the recorded calls again, on the real scheduler and block manager, and compares every decision. Where the
+    /// ring has overwritten its beginning, from the oldest checkpoint on.
     ///
     /// # Errors
     /// [`RecordingError::Diverged`] at the first step that differs; [`RecordingError::NoBeginning`] where the ring has
-    /// overwritten the first calls.
+    /// overwritten the first calls and holds no checkpoint, as of a policy that does not save its state.
     pub fn replay(&self, policy: Box<dyn SchedulerPolicy>) -> Result<Replayed, RecordingError> {
         self.replay_with(policy, |_, _| ())
     }
@@ -47,12 +48,9 @@ impl Recording {
         policy: Box<dyn SchedulerPolicy>,
         mut see: impl FnMut(&StepPlan, &Scheduler),
     ) -> Result<Replayed, RecordingError> {
-        if self.dropped_bytes() > 0 {
-            return Err(RecordingError::NoBeginning { dropped_bytes: self.dropped_bytes() });
-        }
-        let scheduler = self.scheduler(policy)?;
-        let mut replay = Replay { scheduler, open: VecDeque::new(), digest: PlanDigest::default(), step: 0 };
         let mut calls = self.calls();
+        let mut replay = self.beginning(policy, &mut calls)?;
+        let first_step = replay.step + 1;
         while let Some(call) = calls.next() {
             let call = call?;
             if matches!(call, Call::Base(_)) && calls.base().digest != replay.digest.0 {
@@ -63,14 +61,37 @@ impl Recording {
         if replay.digest.0 != self.header.digest {
             return Err(RecordingError::Diverged { step: replay.step });
         }
-        let (num_steps, digest) = (replay.step, replay.digest);
-        Ok(Replayed { num_steps, digest, stats: replay.scheduler.stats() })
+        let Replay { scheduler, digest, step } = replay;
+        Ok(Replayed { first_step, num_steps: step + 1 - first_step, digest, stats: scheduler.stats() })
+    }
+
+    /// A scheduler before the first call; or, behind the oldest checkpoint, one of the state that it keeps.
+    fn beginning(
+        &self,
+        policy: Box<dyn SchedulerPolicy>,
+        calls: &mut Calls<'_>,
+    ) -> Result<Replay, RecordingError> {
+        let dropped_bytes = self.dropped_bytes();
+        if dropped_bytes == 0 {
+            let scheduler = self.scheduler(policy)?;
+            return Ok(Replay { scheduler, digest: PlanDigest::default(), step: 0 });
+        }
+        let words = loop {
+            match calls.next().ok_or(RecordingError::NoBeginning { dropped_bytes })?? {
+                Call::Checkpoint { words } => break words,
+                _ => continue,
+            }
+        };
+        let config = self.header.scheduler.clone();
+        let scheduler = Scheduler::restore(config, policy, self.cache_config(), &words);
+        let &Base { step, digest, .. } = calls.base();
+        let scheduler = scheduler.ok_or(RecordingError::BadCheckpoint { step })?;
+        Ok(Replay { scheduler, digest: PlanDigest(digest), step })
     }
 }
 
 struct Replay {
     scheduler: Scheduler,
-    open: VecDeque<StepPlan>,
     digest: PlanDigest,
     /// The step planned last.
     step: u64,
@@ -92,7 +113,6 @@ impl Replay {
                     self.digest.add(&plan);
                     self.step = plan.step.0;
                     see(&plan, &self.scheduler);
-                    self.open.push_back(plan);
                 }
                 let check = planned.map_or(self.digest.0 as u16, |planned| planned.check);
                 if has_plan != planned.is_some() || check != self.digest.0 as u16 {
@@ -110,10 +130,7 @@ impl Replay {
                 }
             }
             Call::ResetPrefixCache => self.scheduler.reset_prefix_cache(),
-            Call::FailOpenSteps => {
-                self.scheduler.fail_open_steps();
-                self.open.clear();
-            }
+            Call::FailOpenSteps => drop(self.scheduler.fail_open_steps()),
             Call::FinishTransfers { transfers } => {
                 let transfers: Vec<_> = transfers.into_iter().map(TransferId).collect();
                 self.scheduler.finish_transfers(&transfers).map_err(|error| self.refused(&error))?;
@@ -121,6 +138,9 @@ impl Replay {
             Call::SetRates { swap_bytes_per_s, prefill_tokens_per_s } => {
                 self.scheduler.set_rates(Rates { swap_bytes_per_s, prefill_tokens_per_s });
             }
+            // The state of today must be that of then, to the last block.
+            Call::Checkpoint { words } if self.scheduler.save().is_none_or(|now| now == words) => {}
+            Call::Checkpoint { .. } => return Err(RecordingError::Diverged { step: self.step }),
         }
         Ok(())
     }
@@ -149,14 +169,15 @@ impl Replay {
     }
 
     fn commit(&mut self, committed: &Committed) -> Result<(), RecordingError> {
-        let plan = self.open.pop_front().ok_or_else(|| self.refused(&"a commit without an open step"))?;
+        let open = self.scheduler.state.open.front().cloned();
+        let open = open.ok_or_else(|| self.refused(&"a commit without an open step"))?;
         for &(seq, hash) in &committed.hashes {
             if let Some(seq) = self.scheduler.state.sequences.get_mut(SeqId(seq)) {
                 seq.hashes.push(BlockHash::from_low_bits(hash));
             }
         }
         let mut exceptions = committed.exceptions.iter().peekable();
-        let sampled = plan.rows.iter().filter(|row| row.samples);
+        let sampled = open.rows.iter().filter(|row| row.samples);
         let current = sampled.filter(|row| self.scheduler.is_current(row.seq, row.epoch));
         let results = current.enumerate().map(|(place, row)| {
             let unusual = exceptions.next_if(|exception| exception.place as usize == place);
@@ -166,7 +187,7 @@ impl Replay {
             SequenceResult { seq: row.seq, epoch: row.epoch, tokens, finish }
         });
         let results: Vec<_> = results.collect();
-        self.scheduler.commit(plan.step, &results).map_err(|error| self.refused(&error))?;
+        self.scheduler.commit(open.id, &results).map_err(|error| self.refused(&error))?;
         Ok(())
     }
 

@@ -12,6 +12,9 @@ pub const DEFAULT_RING_BYTES: usize = 64 << 20;
 /// Bytes of a chunk; what is overwritten, is so by the chunk.
 const CHUNK_BYTES: usize = 256 << 10;
 
+/// A checkpoint is taken when one part in so many of the ring has been filled since the last.
+const CHECKPOINTS_PER_RING: usize = 4;
+
 /// What has been recorded so far; a handle that any thread may hold and read.
 #[derive(Clone, Debug)]
 pub struct FlightRecorder(Arc<Mutex<Ring>>);
@@ -24,6 +27,8 @@ struct Ring {
     base: Base,
     num_bytes: usize,
     max_bytes: usize,
+    /// Bytes of calls since the last checkpoint, or since the beginning.
+    since_checkpoint: usize,
 }
 
 impl FlightRecorder {
@@ -35,6 +40,7 @@ impl FlightRecorder {
             base: Base::default(),
             num_bytes: 0,
             max_bytes,
+            since_checkpoint: 0,
         };
         ring.begin_chunk();
         Self(Arc::new(Mutex::new(ring)))
@@ -55,11 +61,33 @@ impl FlightRecorder {
 
     pub(super) fn push(&self, call: &Call, digest: u64) {
         let mut ring = self.lock();
-        let Ring { base, current, .. } = &mut *ring;
-        base.encode(call, current);
-        base.digest = digest;
+        let before = ring.current.len();
+        ring.encode(call);
+        ring.base.digest = digest;
+        ring.since_checkpoint += ring.current.len() - before;
         if ring.current.len() >= CHUNK_BYTES {
             ring.end_chunk();
+        }
+    }
+
+    /// Whether a quarter of the ring has been filled since the last checkpoint.
+    pub(super) fn wants_checkpoint(&self) -> bool {
+        let ring = self.lock();
+        ring.since_checkpoint >= ring.max_bytes / CHECKPOINTS_PER_RING
+    }
+
+    /// Begins a chunk with a checkpoint, so that the ring drops it whole; `None` where the state cannot be saved. One
+    /// that would itself take more than a quarter of the ring is left out. Together that makes sure that a ring which
+    /// keeps checkpoints has one in it.
+    pub(super) fn push_checkpoint(&self, words: Option<Vec<u64>>) {
+        let mut ring = self.lock();
+        ring.since_checkpoint = 0;
+        let Some(words) = words else { return };
+        ring.end_chunk();
+        let before = ring.current.len();
+        ring.encode(&Call::Checkpoint { words });
+        if ring.current.len() - before > ring.max_bytes / CHECKPOINTS_PER_RING {
+            ring.current.truncate(before);
         }
     }
 
@@ -70,9 +98,12 @@ impl FlightRecorder {
 }
 
 impl Ring {
+    fn encode(&mut self, call: &Call) {
+        self.base.encode(call, &mut self.current);
+    }
+
     fn begin_chunk(&mut self) {
-        let base = self.base;
-        self.base.encode(&Call::Base(base), &mut self.current);
+        self.encode(&Call::Base(self.base));
     }
 
     fn end_chunk(&mut self) {

@@ -196,6 +196,7 @@ pub(super) fn replay(context: &Context<'_>, args: &ReplayArgs) -> Result<()> {
 
 #[derive(Serialize)]
 struct ReplayReport {
+    first_step: u64,
     num_steps: u64,
     num_preemptions: u64,
     decisions: String,
@@ -224,6 +225,7 @@ fn replay_exactly(args: &ReplayArgs, recording: &Recording, policies: &PolicyReg
         return Err(Error::Stdout(error));
     }
     let report = ReplayReport {
+        first_step: replayed.first_step,
         num_steps: replayed.num_steps,
         num_preemptions: replayed.stats.num_preemptions,
         decisions: replayed.digest.to_string(),
@@ -233,8 +235,8 @@ fn replay_exactly(args: &ReplayArgs, recording: &Recording, policies: &PolicyReg
         OutputFormat::Json => write_line(&mut stdout, &report),
         OutputFormat::Text => writeln!(
             stdout,
-            "{} steps replayed, every decision as recorded ({}); {} preemptions",
-            report.num_steps, report.decisions, report.num_preemptions
+            "{} steps from step {} on replayed, every decision as recorded ({}); {} preemptions since the start",
+            report.num_steps, report.first_step, report.decisions, report.num_preemptions
         )
         .map_err(Error::Stdout),
     }
