@@ -47,6 +47,7 @@ impl EosTokens {
 #[derive(Clone, Debug, PartialEq)]
 pub struct CheckedParams {
     row: RowSampling,
+    n: u32,
     seed: Option<u64>,
     max_tokens: Option<u32>,
     stop: Vec<String>,
@@ -76,6 +77,7 @@ impl SamplingParams {
         row.min_tokens = u32::try_from(self.min_tokens).unwrap_or(u32::MAX);
         Ok(CheckedParams {
             row,
+            n: self.n,
             seed: self.seed.filter(|&seed| seed != -1).map(|seed| seed as u64),
             max_tokens: self.max_tokens.map(|max| u32::try_from(max).unwrap_or(u32::MAX)),
             stop: self.check_stop()?,
@@ -101,7 +103,6 @@ impl SamplingParams {
     fn check_not_built(&self) -> Result<(), ParamError> {
         let shown = |value: String, is_used: bool| is_used.then_some(value);
         let fields = [
-            ("n", shown(self.n.to_string(), self.n > 1), "1"),
             ("bad_words", shown(format!("{:?}", self.bad_words), !self.bad_words.is_empty()), "none"),
             ("allowed_token_ids", self.allowed_token_ids.as_ref().map(|ids| format!("{ids:?}")), "none"),
             ("truncate_prompt_tokens", self.truncate_prompt_tokens.map(|n| n.to_string()), "none"),
@@ -214,6 +215,11 @@ impl CheckedParams {
     /// How the device chooses tokens, with the seed to use.
     pub fn row_sampling(&self, seed: u64) -> RowSampling {
         RowSampling { seed, ..self.row.clone() }
+    }
+
+    /// Outputs of the request.
+    pub fn n(&self) -> u32 {
+        self.n
     }
 
     /// The seed that was asked for.
@@ -336,7 +342,6 @@ mod tests {
 
     #[test]
     fn what_is_not_built_says_so() {
-        check(|p| p.n = 2, "n = 2 is not built yet: expected 1");
         check(|p| p.bad_words = vec!["x".into()], "bad_words = [\"x\"] is not built yet: expected none");
         check(
             |p| p.allowed_token_ids = Some(vec![1]),

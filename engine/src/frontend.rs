@@ -98,7 +98,7 @@ impl Frontend {
         let sequence = NewSequence {
             hashes: Some(self.hasher.hash(&token_ids, salt)),
             prompt: token_ids,
-            max_output_tokens: params.max_tokens().unwrap_or(u32::MAX),
+            max_output_tokens: max_output_tokens(&params),
             arrival,
             tenant: tenant_id(request.tenant.as_deref()),
             priority: request.priority,
@@ -192,6 +192,13 @@ impl Frontend {
             |text: &Option<String>| text.as_ref().map_or(Vec::new(), |text| [b"=", text.as_bytes()].concat());
         self.hasher.salt(&[&part(tenant), &part(salt), &alone])
     }
+}
+
+/// Tokens that the scheduler lets a sequence generate. Where others are forked from it with its first token, it is not to
+/// end by itself with that: the engine ends it at its length.
+fn max_output_tokens(params: &CheckedParams) -> u32 {
+    let least = if params.n() > 1 { 2 } else { 1 };
+    params.max_tokens().unwrap_or(u32::MAX).max(least)
 }
 
 /// Runs code that serves one request. Its panic is this request's error.

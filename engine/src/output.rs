@@ -26,6 +26,10 @@ pub struct Delta {
     pub token_ids: Vec<u32>,
     /// One entry a token, where asked for.
     pub logprobs: Option<Vec<TokenLogprobs>>,
+    /// Why the output ended, with its last piece.
+    pub finish_reason: Option<FinishReason>,
+    /// What it stopped at, with its last piece.
+    pub stop_reason: Option<StopReason>,
 }
 
 /// All that a request gave.
@@ -139,12 +143,12 @@ fn finite<S: serde::Serializer>(logprob: &f32, serializer: S) -> Result<S::Ok, S
 pub struct RequestMetrics {
     /// From arrival to the first step that it was part of.
     pub queue_ms: f64,
-    /// From arrival to its first token; none if there was none.
+    /// From arrival to the first token of any output; none if there was none.
     pub ttft_ms: Option<f64>,
-    /// Between two tokens, on average; none below two tokens.
+    /// Between two tokens of an output, on average over all of them; none where no output has two.
     pub tpot_ms: Option<f64>,
     /// From arrival to the end.
     pub e2e_ms: f64,
-    /// How often it gave way to others.
+    /// How often its sequences gave way to others.
     pub num_preemptions: u32,
 }

@@ -8,9 +8,9 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
 pub struct SamplingParams {
-    /// Outputs of the request; at least 1. More than 1 is not built yet.
+    /// Outputs of the request; at least 1, and 1 where the temperature is 0. Output `i` of a seed is the same for any `n`.
     pub n: u32,
-    /// Candidates of which the best `n` are returned. Not built: only `n` is allowed.
+    /// Candidates of which the best `n` are returned: only `n` itself is allowed.
     pub best_of: Option<u32>,
     /// From 0 (always the best token) to 2. What is below 1e-5 is 0, what is below 0.01 is 0.01.
     pub temperature: f64,

@@ -7,7 +7,10 @@ mod gpu;
 
 use std::path::{Path, PathBuf};
 
-use quire_engine::{EngineBuilder, EngineOptions, Llm, Prompt, Request, RequestOutput, SamplingParams};
+use quire_engine::{
+    EngineBuilder, EngineOptions, Llm, Prompt, Request, RequestEvent, RequestOutput, RequestStream,
+    SamplingParams,
+};
 use quire_kernels::{DType, Kernels, testing};
 use quire_kernels_cpu::{CpuConfig, kernels};
 use quire_models::ModelRegistry;
@@ -93,49 +96,114 @@ impl SchedulerPolicy for GiveWay {
 }
 
 /// BR-11, BR-12 and their like, through the whole engine: by swap and by recompute, in chunks of 1, 7 and 64, in both
-/// loops, on a device that works later, too.
+/// loops, with and without a prefix cache, on a device that works later, too. Every second request draws three outputs.
 #[test]
 fn forced_preemptions_do_not_change_what_comes_out() {
     let folder = tempfile::tempdir().expect("a folder for the model");
     let tiny = TinyModel { dtype: DType::F32, max_position_embeddings: 1024, ..TinyModel::llama() };
     let model = gguf(folder.path(), &tiny);
     let plain = kernels(CpuConfig { threads: Some(1), isa: None }).expect("a CPU is there");
-    let mut requests: Vec<_> = requests().into_iter().take(6).collect();
-    requests.iter_mut().for_each(|request| request.params.max_tokens = Some(45));
-    let lone = load(options(&model).async_scheduling(false).enable_prefix_caching(false), plain.clone());
-    let expected: Vec<_> =
-        requests.iter().flat_map(|request| results(lone.generate_each(vec![request.clone()]))).collect();
+    let expected = forked_lone_runs(&model, &plain);
     for kernels in [&plain, &testing::deferred(&plain)] {
-        for way in Way::all().filter(|way| way.block_size == 16) {
-            for (how, prefix_caching) in [
-                (PreemptionMode::Swap, true),
-                (PreemptionMode::Swap, false),
-                (PreemptionMode::Recompute, false),
-            ] {
-                let options = options(&model)
-                    .max_prefill_chunk(Some(way.prefill_chunk))
-                    .async_scheduling(way.overlapped)
-                    .enable_prefix_caching(prefix_caching)
-                    .swap_space(0.01)
-                    .scheduling_policy("give-way".to_owned());
-                let mut policies = PolicyRegistry::default();
-                policies.register("give-way", move || GiveWay(how));
-                let models = ModelRegistry::default();
-                let llm =
-                    EngineBuilder::new(options, kernels.clone(), &models, &policies).llm().expect("it loads");
-                assert_eq!(results(llm.generate_each(requests.clone())), expected, "{way:?}, {how:?}");
-                let stats = llm.stats();
-                assert!(stats.num_preemptions >= 5, "all but the oldest gave way: {stats:?}");
-                let num_swaps = if how == PreemptionMode::Swap { stats.num_preemptions } else { 0 };
-                assert_eq!(stats.num_swaps, num_swaps, "{way:?}, {how:?}");
-                assert_eq!((stats.num_live_blocks, stats.num_swapped), (0, 0));
-                assert_eq!(
-                    stats.num_free_swap_blocks, stats.num_swap_blocks,
-                    "all of the swap space comes back"
-                );
-            }
+        check_forced_preemptions(&model, kernels, &expected);
+    }
+}
+
+/// The same on a model that somebody uses, in float32: `QUIRE_TEST_SMOLLM2=PATH cargo test --release -p quire-llm --test
+/// batching -- a_real_model` with a GGUF file or a folder. Takes minutes.
+#[test]
+fn a_real_model_is_not_changed_by_forced_preemptions_either() {
+    let Some(model) = std::env::var_os("QUIRE_TEST_SMOLLM2").map(PathBuf::from) else {
+        eprintln!("skipped: QUIRE_TEST_SMOLLM2 names no model");
+        return;
+    };
+    let plain = kernels(CpuConfig::default()).expect("a CPU is there");
+    let expected = forked_lone_runs(&model, &plain);
+    check_forced_preemptions(&model, &plain, &expected);
+}
+
+fn check_forced_preemptions(model: &Path, kernels: &Kernels, expected: &[Outputs]) {
+    for way in Way::all().filter(|way| way.block_size == 16) {
+        for (how, prefix_caching) in [
+            (PreemptionMode::Swap, true),
+            (PreemptionMode::Swap, false),
+            (PreemptionMode::Recompute, true),
+            (PreemptionMode::Recompute, false),
+        ] {
+            let options = forked_options(model)
+                .max_prefill_chunk(Some(way.prefill_chunk))
+                .async_scheduling(way.overlapped)
+                .enable_prefix_caching(prefix_caching)
+                .swap_space(0.5)
+                .scheduling_policy("give-way".to_owned());
+            let mut policies = PolicyRegistry::default();
+            policies.register("give-way", move || GiveWay(how));
+            let models = ModelRegistry::default();
+            let llm =
+                EngineBuilder::new(options, kernels.clone(), &models, &policies).llm().expect("it loads");
+            let streams =
+                forked_requests().into_iter().map(|request| llm.stream(request).expect("it is queued"));
+            let streams: Vec<_> = streams.collect();
+            let outputs: Vec<_> = streams.into_iter().map(delivered_once).collect();
+            assert_eq!(outputs, expected, "{way:?}, {how:?}, prefix caching {prefix_caching}");
+            let stats = llm.stats();
+            assert!(stats.num_preemptions >= 12, "all but the oldest gave way: {stats:?}");
+            let num_swaps = if how == PreemptionMode::Swap { stats.num_preemptions } else { 0 };
+            assert_eq!(stats.num_swaps, num_swaps, "{way:?}, {how:?}");
+            assert_eq!((stats.num_live_blocks, stats.num_swapped), (0, 0));
+            assert_eq!(stats.num_free_swap_blocks, stats.num_swap_blocks, "all of the swap space comes back");
         }
     }
+}
+
+/// The token ids of a request's outputs.
+type Outputs = Vec<Vec<u32>>;
+
+/// A stream to its end. Each token of each output comes once and in order.
+fn delivered_once(mut stream: RequestStream) -> Outputs {
+    let mut delivered = Outputs::new();
+    while let Some(event) = stream.blocking_next() {
+        match event {
+            RequestEvent::Delta(delta) => {
+                let index = delta.index as usize;
+                delivered.resize(delivered.len().max(index + 1), Vec::new());
+                delivered[index].extend(delta.token_ids);
+            }
+            RequestEvent::Finished(output) => assert_eq!(delivered, token_ids(*output)),
+            RequestEvent::Failed(error) => panic!("{error}"),
+        }
+    }
+    delivered
+}
+
+fn token_ids(output: RequestOutput) -> Outputs {
+    output.outputs.into_iter().map(|output| output.token_ids).collect()
+}
+
+/// Each by itself, one step after the other, without a prefix cache.
+fn forked_lone_runs(model: &Path, kernels: &Kernels) -> Vec<Outputs> {
+    let llm =
+        load(forked_options(model).async_scheduling(false).enable_prefix_caching(false), kernels.clone());
+    let run = |request| token_ids(llm.generate_each(vec![request]).remove(0).expect("the request runs"));
+    forked_requests().into_iter().map(run).collect()
+}
+
+/// What is stored in a smaller type is computed in float32 all the same.
+fn forked_options(model: &Path) -> EngineOptions {
+    options(model).dtype(quire_engine::DTypeChoice::DType(DType::F32))
+}
+
+/// Prompts of more than one chunk, and short enough for chunks of one token.
+fn forked_requests() -> Vec<Request> {
+    let mut requests: Vec<_> = requests().into_iter().take(6).collect();
+    for (i, request) in requests.iter_mut().enumerate() {
+        if let Prompt::TokenIds(token_ids) = &mut request.prompt {
+            token_ids.truncate(100 + i);
+        }
+        request.params.max_tokens = Some(45);
+        request.params.n = if i % 2 == 1 { 3 } else { 1 };
+    }
+    requests
 }
 
 #[test]

@@ -1,19 +1,18 @@
-//! The requests inside the engine: what each has given so far.
+//! The requests inside the engine: which sequences they have, and what those have given so far.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use quire_executor::RowSampling;
-use quire_scheduler::{FinishedSequence, SeqId, Time};
+use quire_scheduler::{FinishReason as SeqFinish, FinishedSequence, NewSequence, SeqId, Time};
 
+use super::branch::{Branch, EndedBranch, with_text};
 use super::inbox::{RequestKey, WaitingSlot};
 use crate::checked::CheckedParams;
 use crate::clock::ms_between;
-use crate::output::{
-    CompletionOutput, Delta, FinishReason, RequestEvent, RequestMetrics, RequestOutput, StopReason,
-    TokenLogprob, TokenLogprobs,
-};
+use crate::output::{FinishReason, RequestEvent, RequestMetrics, RequestOutput, TokenLogprobs};
 use crate::request::RequestId;
-use crate::text::{Detokenizer, StopOutcome, StopStrings, TextDecoder};
+use crate::text::{Detokenizer, TextDecoder};
 use crate::{Error, EventSender};
 
 /// Where a request's events go. One that is dropped before an end was sent must tell its listener so: the engine's
@@ -34,77 +33,108 @@ impl EventSink for EventSender {
     }
 }
 
-/// All requests of the engine, by sequence. With `n` = 1 a request is one sequence.
+/// All requests of the engine, by name and by sequence.
 #[derive(Default)]
 pub(super) struct Requests {
-    by_seq: BTreeMap<SeqId, ActiveRequest>,
-    by_key: BTreeMap<RequestKey, SeqId>,
+    by_key: BTreeMap<RequestKey, ActiveRequest>,
+    by_seq: BTreeMap<SeqId, RequestKey>,
 }
 
 impl Requests {
-    pub(super) fn insert(&mut self, seq: SeqId, request: ActiveRequest) {
-        self.by_key.insert(request.key, seq);
-        self.by_seq.insert(seq, request);
+    /// A request comes, with its first sequence.
+    pub(super) fn insert(&mut self, seq: SeqId, new: NewRequest) {
+        self.by_seq.insert(seq, new.key);
+        self.by_key.insert(new.key, ActiveRequest::new(seq, new));
     }
 
+    /// The request that a sequence belongs to.
     pub(super) fn get(&self, seq: SeqId) -> Option<&ActiveRequest> {
-        self.by_seq.get(&seq)
+        self.by_key.get(self.by_seq.get(&seq)?)
     }
 
     pub(super) fn get_mut(&mut self, seq: SeqId) -> Option<&mut ActiveRequest> {
-        self.by_seq.get_mut(&seq)
+        self.by_key.get_mut(self.by_seq.get(&seq)?)
     }
 
-    pub(super) fn seq_of(&self, key: RequestKey) -> Option<SeqId> {
-        self.by_key.get(&key).copied()
+    /// The sequences of a request that have not ended.
+    pub(super) fn seqs_of(&self, key: RequestKey) -> Vec<SeqId> {
+        self.by_key.get(&key).map_or_else(Vec::new, |request| request.branches.keys().copied().collect())
     }
 
     /// The sequences of the requests that their clients call by that name. O(requests).
     pub(super) fn named(&self, id: &RequestId) -> Vec<SeqId> {
-        self.by_seq.iter().filter(|(_, request)| request.id == *id).map(|(seq, _)| *seq).collect()
+        let named = self.by_key.values().filter(|request| request.id == *id);
+        named.flat_map(|request| request.branches.keys().copied()).collect()
     }
 
-    pub(super) fn remove(&mut self, seq: SeqId) -> Option<ActiveRequest> {
-        let request = self.by_seq.remove(&seq)?;
-        self.by_key.remove(&request.key);
-        Some(request)
+    /// A request gets another sequence, for its next output.
+    pub(super) fn branch(&mut self, key: RequestKey, seq: SeqId, detokenizer: Box<dyn Detokenizer>) {
+        let Some(request) = self.by_key.get_mut(&key) else { return };
+        let branch =
+            Branch::new(request.num_branched, Arc::clone(&request.params), detokenizer, request.is_streamed);
+        request.num_branched += 1;
+        request.branches.insert(seq, branch);
+        self.by_seq.insert(seq, key);
+    }
+
+    /// A sequence has ended. The request comes back with its last one.
+    pub(super) fn end(&mut self, finished: FinishedSequence, reason: FinishReason) -> Option<ActiveRequest> {
+        let key = self.by_seq.remove(&finished.id)?;
+        let request = self.by_key.get_mut(&key)?;
+        request.end(finished, reason);
+        if request.is_complete() { self.by_key.remove(&key) } else { None }
+    }
+
+    /// Takes a request out, with the sequences of it that have not ended.
+    pub(super) fn remove(&mut self, seq: SeqId) -> Option<(ActiveRequest, Vec<SeqId>)> {
+        let request = self.by_key.remove(self.by_seq.get(&seq)?)?;
+        let seqs: Vec<_> = request.branches.keys().copied().collect();
+        for seq in &seqs {
+            self.by_seq.remove(seq);
+        }
+        Some((request, seqs))
     }
 
     /// Takes all of them out.
     pub(super) fn drain(&mut self) -> impl Iterator<Item = ActiveRequest> + use<> {
-        self.by_key.clear();
-        std::mem::take(&mut self.by_seq).into_values()
+        self.by_seq.clear();
+        std::mem::take(&mut self.by_key).into_values()
     }
 }
 
-/// One request: how its tokens become text, and what has become of them. The tokens themselves lie in the scheduler.
+/// One request: its outputs, those that are being generated and those that have ended.
 pub(super) struct ActiveRequest {
     pub(super) id: RequestId,
     pub(super) key: RequestKey,
     pub(super) num_prompt_tokens: u32,
-    pub(super) sampling: RowSampling,
     pub(super) arrival: Time,
     /// Its place among those that wait, given back when it first runs.
     pub(super) waiting: Option<WaitingSlot>,
     pub(super) sink: Box<dyn EventSink>,
+    pub(super) params: Arc<CheckedParams>,
+    /// The sequences that are still to be made of its first one.
+    unforked: Option<Unforked>,
+    sampling: RowSampling,
     prompt: Option<String>,
-    params: CheckedParams,
-    detokenizer: Box<dyn Detokenizer>,
-    stop: StopStrings,
-    /// Whether pieces are wanted.
-    is_streamed: bool,
-    num_tokens: u32,
-    text: String,
-    /// What has not been sent.
-    unsent: Delta,
-    logprobs: Option<Vec<TokenLogprobs>>,
+    prompt_token_ids: Vec<u32>,
     prompt_logprobs: Option<Vec<Option<TokenLogprobs>>>,
-    first_token: Option<Time>,
-    last_token: Time,
-    stop_reason: Option<StopReason>,
-    /// A stop string was met: nothing follows in the text.
-    text_is_cut: bool,
+    is_streamed: bool,
+    branches: BTreeMap<SeqId, Branch>,
+    num_branched: u32,
+    ended: Vec<EndedBranch>,
+    num_cached_tokens: u32,
+    num_preemptions: u32,
+    first_admitted: Option<Time>,
     failure: Option<Error>,
+}
+
+/// Sequences that a request does not have yet: they are forked from its first when the prompt is computed.
+pub(super) struct Unforked {
+    pub(super) num: u32,
+    /// What they would be if they had come by themselves, without the prompt.
+    pub(super) like: NewSequence,
+    /// The first sequence has ended with its first token, and stays until the others have been made of it.
+    pub(super) held_end: Option<SeqFinish>,
 }
 
 /// What is needed to put a request among the active ones.
@@ -119,67 +149,65 @@ pub(super) struct NewRequest {
     pub(super) detokenizer: Box<dyn Detokenizer>,
     pub(super) sink: Box<dyn EventSink>,
     pub(super) waiting: WaitingSlot,
+    pub(super) unforked: Option<Unforked>,
 }
 
 impl ActiveRequest {
-    pub(super) fn new(new: NewRequest) -> Self {
-        let params = new.params;
+    fn new(seq: SeqId, new: NewRequest) -> Self {
+        let params = Arc::new(new.params);
+        let is_streamed = new.sink.wants_deltas();
+        let first = Branch::new(0, Arc::clone(&params), new.detokenizer, is_streamed);
         let num_prompt_tokens = new.num_prompt_tokens as usize;
         Self {
-            stop: StopStrings::new(params.stop().to_vec(), params.include_stop_str_in_output()),
-            logprobs: params.logprobs().map(|_| Vec::new()),
             prompt_logprobs: params.prompt_logprobs().map(|_| vec![None; num_prompt_tokens]),
-            unsent: Delta { logprobs: params.logprobs().map(|_| Vec::new()), ..Delta::default() },
             id: new.id,
             key: new.key,
             num_prompt_tokens: new.num_prompt_tokens,
-            sampling: new.sampling,
             arrival: new.arrival,
             waiting: Some(new.waiting),
-            is_streamed: new.sink.wants_deltas(),
             sink: new.sink,
-            prompt: new.prompt,
             params,
-            detokenizer: new.detokenizer,
-            num_tokens: 0,
-            text: String::new(),
-            first_token: None,
-            last_token: new.arrival,
-            stop_reason: None,
-            text_is_cut: false,
+            unforked: new.unforked,
+            sampling: new.sampling,
+            prompt: new.prompt,
+            prompt_token_ids: Vec::new(),
+            is_streamed,
+            branches: [(seq, first)].into(),
+            num_branched: 1,
+            ended: Vec::new(),
+            num_cached_tokens: 0,
+            num_preemptions: 0,
+            first_admitted: None,
             failure: None,
         }
     }
 
-    /// Takes the next token. Says that the output ends with it, if it does; that it is long enough is for the
-    /// scheduler to say. The order of tests: end and stop tokens, then stop strings; none before `min_tokens`.
+    /// How the device chooses the tokens of one of its sequences: each draws numbers of its own. The log-probabilities of
+    /// the prompt come with the first.
+    pub(super) fn sampling(&self, seq: SeqId) -> RowSampling {
+        let index = self.branches.get(&seq).map_or(0, |branch| branch.index);
+        let prompt_logprobs = self.sampling.prompt_logprobs.filter(|_| index == 0);
+        RowSampling { sequence_index: index, prompt_logprobs, ..self.sampling.clone() }
+    }
+
+    /// Takes the next token of a sequence: see [`Branch::take_token`].
     pub(super) fn take_token(
         &mut self,
+        seq: SeqId,
         token_id: u32,
         logprobs: Option<&quire_executor::TokenLogprobs>,
         decoder: &TextDecoder,
         now: Time,
-    ) -> Option<quire_scheduler::FinishReason> {
-        self.num_tokens += 1;
-        self.first_token.get_or_insert(now);
-        self.last_token = now;
-        let logprobs = logprobs.map(|logprobs| with_text(logprobs, decoder));
-        if self.is_streamed {
-            self.unsent.token_ids.push(token_id);
-            self.unsent.logprobs.iter_mut().zip(&logprobs).for_each(|(unsent, one)| unsent.push(one.clone()));
-        }
-        self.logprobs.iter_mut().zip(logprobs).for_each(|(all, one)| all.push(one));
-        let may_stop = self.num_tokens >= self.params.min_tokens();
-        if may_stop && let Some(reason) = self.params.ends_with(token_id) {
-            if self.params.include_stop_str_in_output() {
-                let piece = self.detokenizer.push(token_id);
-                self.take_text(&piece, false);
+    ) -> Option<SeqFinish> {
+        let end = self.branches.get_mut(&seq)?.take_token(token_id, logprobs, decoder, now);
+        match &mut self.unforked {
+            // It is needed for a moment more: see `fork.rs`.
+            Some(unforked) => {
+                unforked.held_end = end;
+                None
             }
-            self.stop_reason = reason;
-            return Some(quire_scheduler::FinishReason::Stop);
+            None => end,
         }
-        let piece = self.detokenizer.push(token_id);
-        self.take_text(&piece, may_stop)
     }
 
     /// Takes log-probabilities of the prompt, from a row that began at `start`. What is computed again after a
@@ -197,7 +225,7 @@ impl ActiveRequest {
 
     /// Notes that what serves this request has failed.
     pub(super) fn fail(&mut self, error: Error) {
-        self.failure = Some(error);
+        self.failure.get_or_insert(error);
     }
 
     /// What it failed at, if it did.
@@ -205,108 +233,74 @@ impl ActiveRequest {
         self.failure.as_ref()
     }
 
-    /// Whether its last token was its first.
-    pub(super) fn is_at_first_token(&self) -> bool {
-        self.num_tokens == 1
+    /// Whether the last token of a sequence was the request's first.
+    pub(super) fn is_at_first_token(&self, seq: SeqId) -> bool {
+        self.branches.get(&seq).is_some_and(|branch| branch.index == 0 && branch.is_at_first_token())
     }
 
-    /// Sends what can be shown. Tokens without text wait for some, so that the two stay in step.
-    pub(super) fn emit(&mut self) {
-        let has_tokens = self.detokenizer.is_silent() && !self.unsent.token_ids.is_empty();
-        if has_tokens || !self.unsent.text.is_empty() {
-            let delta = self.take_unsent();
+    /// The sequences that it has not got yet, to be made now.
+    pub(super) fn take_unforked(&mut self) -> Option<Unforked> {
+        self.unforked.take()
+    }
+
+    /// Sends what can be shown of one output.
+    pub(super) fn emit(&mut self, seq: SeqId) {
+        if let Some(delta) = self.branches.get_mut(&seq).and_then(Branch::take_shown) {
             self.sink.send(RequestEvent::Delta(delta));
         }
     }
 
-    /// Sends the end.
-    pub(super) fn finish(
-        mut self,
-        finished: FinishedSequence,
-        reason: FinishReason,
-        now: Time,
-    ) -> RequestMetrics {
-        if !self.text_is_cut {
-            let rest = self.stop.flush() + &self.detokenizer.flush();
-            self.append(&rest);
-        }
-        let metrics = self.metrics(&finished, now);
-        if !self.unsent.token_ids.is_empty() || !self.unsent.text.is_empty() {
-            let delta = self.take_unsent();
-            self.sink.send(RequestEvent::Delta(delta));
-        }
-        let mut prompt_token_ids = finished.tokens;
-        let token_ids = prompt_token_ids.split_off(finished.num_prompt_tokens as usize);
-        let completion = CompletionOutput {
-            index: 0,
-            text: self.text,
-            token_ids,
-            cumulative_logprob: self
-                .logprobs
-                .as_ref()
-                .map(|all| all.iter().map(|one| f64::from(one.token.logprob)).sum()),
-            logprobs: self.logprobs,
-            finish_reason: reason,
-            stop_reason: self.stop_reason,
-        };
+    /// Sends the end, when all outputs have ended.
+    pub(super) fn finish(mut self, now: Time) -> RequestMetrics {
+        let metrics = self.metrics(now);
+        self.ended.sort_by_key(|ended| ended.output.index);
         let output = RequestOutput {
             request_id: self.id,
             prompt: self.prompt,
-            prompt_token_ids,
+            prompt_token_ids: self.prompt_token_ids,
             prompt_logprobs: self.prompt_logprobs,
-            outputs: vec![completion],
-            num_cached_tokens: finished.num_cached_tokens,
+            outputs: self.ended.into_iter().map(|ended| ended.output).collect(),
+            num_cached_tokens: self.num_cached_tokens,
             metrics,
         };
         self.sink.send(RequestEvent::Finished(Box::new(output)));
         metrics
     }
 
-    fn take_text(&mut self, piece: &str, may_stop: bool) -> Option<quire_scheduler::FinishReason> {
-        match self.stop.push(piece, may_stop) {
-            StopOutcome::Text(text) => {
-                self.append(&text);
-                None
-            }
-            StopOutcome::Stopped { text, index } => {
-                self.append(&text);
-                self.text_is_cut = true;
-                self.stop_reason = Some(StopReason::Text(self.stop.get(index).to_owned()));
-                Some(quire_scheduler::FinishReason::Stop)
-            }
+    /// Tokens of all outputs that have ended.
+    pub(super) fn num_output_tokens(&self) -> usize {
+        self.ended.iter().map(|ended| ended.output.token_ids.len()).sum()
+    }
+
+    fn is_complete(&self) -> bool {
+        self.branches.is_empty()
+    }
+
+    fn end(&mut self, finished: FinishedSequence, reason: FinishReason) {
+        let Some(branch) = self.branches.remove(&finished.id) else { return };
+        self.num_preemptions += finished.num_preemptions;
+        if branch.index == 0 {
+            self.num_cached_tokens = finished.num_cached_tokens;
+            self.first_admitted = finished.first_admitted;
+            self.prompt_token_ids = finished.tokens[..finished.num_prompt_tokens as usize].to_vec();
         }
-    }
-
-    fn append(&mut self, text: &str) {
-        self.text.push_str(text);
-        if self.is_streamed {
-            self.unsent.text.push_str(text);
+        let (delta, ended) = branch.end(finished, reason);
+        if self.is_streamed && self.failure.is_none() {
+            self.sink.send(RequestEvent::Delta(delta));
         }
+        self.ended.push(ended);
     }
 
-    fn take_unsent(&mut self) -> Delta {
-        let logprobs = self.logprobs.as_ref().map(|_| Vec::new());
-        std::mem::replace(&mut self.unsent, Delta { logprobs, ..Delta::default() })
-    }
-
-    fn metrics(&self, finished: &FinishedSequence, now: Time) -> RequestMetrics {
-        let gaps = self.num_tokens.saturating_sub(1);
-        let decoding = self.first_token.filter(|_| gaps > 0).map(|first| ms_between(first, self.last_token));
+    fn metrics(&self, now: Time) -> RequestMetrics {
+        let first_token = self.ended.iter().filter_map(|ended| ended.first_token).min();
+        let num_gaps: u32 = self.ended.iter().map(|ended| ended.num_gaps).sum();
+        let decoding_ms: f64 = self.ended.iter().map(|ended| ended.decoding_ms).sum();
         RequestMetrics {
-            queue_ms: ms_between(self.arrival, finished.first_admitted.unwrap_or(now)),
-            ttft_ms: self.first_token.map(|first| ms_between(self.arrival, first)),
-            tpot_ms: decoding.map(|ms| ms / f64::from(gaps)),
+            queue_ms: ms_between(self.arrival, self.first_admitted.unwrap_or(now)),
+            ttft_ms: first_token.map(|first| ms_between(self.arrival, first)),
+            tpot_ms: (num_gaps > 0).then(|| decoding_ms / f64::from(num_gaps)),
             e2e_ms: ms_between(self.arrival, now),
-            num_preemptions: finished.num_preemptions,
+            num_preemptions: self.num_preemptions,
         }
-    }
-}
-
-fn with_text(logprobs: &quire_executor::TokenLogprobs, decoder: &TextDecoder) -> TokenLogprobs {
-    let token = |token_id, logprob| TokenLogprob { token_id, token: decoder.token_text(token_id), logprob };
-    TokenLogprobs {
-        token: token(logprobs.token_id, logprobs.logprob),
-        rank: logprobs.rank,
-        top: logprobs.top.iter().map(|&(token_id, logprob)| token(token_id, logprob)).collect(),
     }
 }

@@ -6,9 +6,11 @@ use std::sync::{Arc, mpsc};
 use parking_lot::Mutex;
 use quire_executor::Executor;
 use quire_scheduler::record::{FlightRecorder, RecordedScheduler};
-use quire_scheduler::{Explanation, FinishedSequence, LogFilter, LogObserver, Scheduler, SeqId, Time};
+use quire_scheduler::{
+    Explanation, FinishedSequence, LogFilter, LogObserver, NewSequence, Scheduler, SeqId, Time,
+};
 
-use super::active::{ActiveRequest, NewRequest, Requests};
+use super::active::{ActiveRequest, NewRequest, Requests, Unforked};
 use super::inbox::{Command, Inbox, RequestKey, Status, Submission};
 use super::rates::MeasuredRates;
 use super::results::OpenStep;
@@ -16,8 +18,9 @@ use super::rows::RowSlots;
 use super::step::finish_reason;
 use super::throughput::Throughput;
 use crate::clock::Clock;
+use crate::frontend::Prepared;
 use crate::text::TextDecoder;
-use crate::{EngineStats, Error, RequestEvent, RequestId, Result};
+use crate::{EngineStats, Error, FinishReason, RequestEvent, RequestId, Result};
 
 /// In which order the calls of a step are made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -172,6 +175,7 @@ impl EngineCore {
         let Submission { key, prepared, mut sink, waiting } = submission;
         let num_prompt_tokens = prepared.sequence.prompt.len() as u32;
         let arrival = prepared.sequence.arrival;
+        let unforked = unforked(&prepared);
         match self.scheduler.add(prepared.sequence) {
             Ok(seq) => {
                 tracing::debug!(target: "quire::engine", request_id = %prepared.id, seq_id = seq.0, "waiting");
@@ -187,8 +191,9 @@ impl EngineCore {
                     detokenizer: prepared.detokenizer,
                     sink,
                     waiting,
+                    unforked,
                 };
-                self.requests.insert(seq, ActiveRequest::new(request));
+                self.requests.insert(seq, request);
             }
             Err(error) => sink.send(RequestEvent::Failed(quire_scheduler::Error::from(error).into())),
         }
@@ -196,11 +201,12 @@ impl EngineCore {
 
     /// Gives a request up, wherever it is; its blocks are free with the last open step that may touch them.
     fn abort(&mut self, key: RequestKey) {
-        let Some(seq) = self.requests.seq_of(key) else { return };
-        if let Some(finished) = self.scheduler.abort(seq) {
-            self.count_finish(finished.reason);
-            self.finish(finished, self.clock.now());
+        let seqs = self.requests.seqs_of(key);
+        if let Some(request) = seqs.first().and_then(|first| self.requests.get_mut(*first)) {
+            request.take_unforked();
         }
+        let finished = seqs.into_iter().filter_map(|seq| self.scheduler.abort(seq)).collect();
+        self.finish(finished, self.clock.now());
     }
 
     fn explain(&self, id: &RequestId) -> Vec<Explanation> {
@@ -208,42 +214,43 @@ impl EngineCore {
         self.requests.named(id).into_iter().filter_map(|seq| self.scheduler.explain(seq, now)).collect()
     }
 
-    /// Counts the end of a request, before anybody is told.
-    pub(super) fn count_finish(&mut self, reason: quire_scheduler::FinishReason) {
-        *self.stats.num_finished.entry(finish_reason(reason)).or_default() += 1;
-    }
-
-    /// Ends a request that the scheduler has ended.
-    pub(super) fn finish(&mut self, finished: FinishedSequence, now: Time) {
-        let Some(request) = self.requests.remove(finished.id) else { return };
-        let reason = finish_reason(finished.reason);
-        if let Some(error) = request.failure().cloned() {
-            return tell_failure(request, error);
+    /// Ends sequences that the scheduler has ended, and the requests that have no other. Numbers go before events: whoever
+    /// hears of an end finds it counted.
+    pub(super) fn finish(&mut self, finished: Vec<FinishedSequence>, now: Time) {
+        let mut ended = Vec::new();
+        for finished in finished {
+            let reason = finish_reason(finished.reason);
+            let failure = self.requests.get(finished.id).and_then(ActiveRequest::failure).cloned();
+            match failure {
+                Some(error) => self.fail([finished.id], &error),
+                None => ended.extend(self.requests.end(finished, reason).map(|request| (request, reason))),
+            }
         }
-        let num_tokens = finished.tokens.len() - finished.num_prompt_tokens as usize;
-        let num_prompt_tokens = request.num_prompt_tokens;
-        let request_id = request.id.clone();
-        let metrics = request.finish(finished, reason, now);
-        tracing::debug!(
-            target: "quire::engine",
-            %request_id, reason = reason.name(), num_prompt_tokens, num_tokens, queue_ms = metrics.queue_ms,
-            ttft_ms = metrics.ttft_ms, e2e_ms = metrics.e2e_ms, num_preemptions = metrics.num_preemptions, "finished"
-        );
+        ended.iter().for_each(|(_, reason)| self.count_finish(*reason));
+        self.publish_stats(now);
+        ended.into_iter().for_each(|(request, reason)| tell_end(request, reason, now));
     }
 
-    /// Ends requests that failed, and that the scheduler knows no more.
+    /// Ends requests that failed, with all that they have in the scheduler.
     pub(super) fn fail(&mut self, failed: impl IntoIterator<Item = SeqId>, error: &Error) {
         let failed: Vec<_> = failed.into_iter().filter_map(|seq| self.requests.remove(seq)).collect();
-        failed.iter().for_each(|_| self.count_finish(quire_scheduler::FinishReason::Error));
+        for (_, seqs) in &failed {
+            seqs.iter().for_each(|seq| drop(self.scheduler.abort(*seq)));
+            self.count_finish(FinishReason::Error);
+        }
         self.publish_stats(self.clock.now());
-        failed.into_iter().for_each(|request| tell_failure(request, error.clone()));
+        failed.into_iter().for_each(|(request, _)| tell_failure(request, error.clone()));
+    }
+
+    fn count_finish(&mut self, reason: FinishReason) {
+        *self.stats.num_finished.entry(reason).or_default() += 1;
     }
 
     /// Counts tokens that were taken over.
     pub(super) fn note_tokens(&mut self, seq: SeqId, num_tokens: u32) {
         let Some(request) = self.requests.get(seq) else { return };
         self.stats.num_generation_tokens += u64::from(num_tokens);
-        if request.is_at_first_token() && num_tokens > 0 {
+        if request.is_at_first_token(seq) && num_tokens > 0 {
             self.stats.num_first_tokens += 1;
             self.stats.num_prompt_tokens += u64::from(request.num_prompt_tokens);
         }
@@ -280,6 +287,26 @@ impl EngineCore {
         self.throughput.note(stats, now);
         self.shared_stats.lock().clone_from(stats);
     }
+}
+
+/// What a request of several outputs will want when its prompt is computed.
+fn unforked(prepared: &Prepared) -> Option<Unforked> {
+    let num = prepared.params.n() - 1;
+    let NewSequence { max_output_tokens, arrival, tenant, priority, salt, .. } = prepared.sequence;
+    let like =
+        NewSequence { prompt: Vec::new(), max_output_tokens, arrival, tenant, priority, salt, hashes: None };
+    (num > 0).then_some(Unforked { num, like, held_end: None })
+}
+
+fn tell_end(request: ActiveRequest, reason: FinishReason, now: Time) {
+    let (request_id, num_prompt_tokens) = (request.id.clone(), request.num_prompt_tokens);
+    let num_tokens = request.num_output_tokens();
+    let metrics = request.finish(now);
+    tracing::debug!(
+        target: "quire::engine",
+        %request_id, reason = reason.name(), num_prompt_tokens, num_tokens, queue_ms = metrics.queue_ms,
+        ttft_ms = metrics.ttft_ms, e2e_ms = metrics.e2e_ms, num_preemptions = metrics.num_preemptions, "finished"
+    );
 }
 
 fn tell_failure(mut request: ActiveRequest, error: Error) {

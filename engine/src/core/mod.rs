@@ -8,7 +8,9 @@
 
 mod active;
 mod batch;
+mod branch;
 mod engine_core;
+mod fork;
 mod inbox;
 mod rates;
 mod recovery;

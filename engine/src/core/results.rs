@@ -117,8 +117,9 @@ fn take_over(
     let taken = guarded("turning tokens into text", || {
         request.take_prompt_logprobs(row.start, &output.prompt_logprobs, decoder);
         let tokens = output.token_ids.iter().enumerate();
-        Ok(tokens
-            .fold(None, |_, (i, &token)| request.take_token(token, output.logprobs.get(i), decoder, now)))
+        Ok(tokens.fold(None, |_, (i, &token)| {
+            request.take_token(row.seq, token, output.logprobs.get(i), decoder, now)
+        }))
     });
     taken.unwrap_or_else(|error| {
         request.fail(error);

@@ -45,7 +45,7 @@ impl EngineCore {
         let facts = |seq| {
             let request = self.requests.get(seq).expect("a planned sequence belongs to a request");
             let num_prompt_tokens = request.num_prompt_tokens;
-            RowFacts { num_prompt_tokens, sampling: request.sampling.clone() }
+            RowFacts { num_prompt_tokens, sampling: request.sampling(seq) }
         };
         let batch = step_batch(plan, &self.scheduler, &mut self.rows, facts);
         let ticket = self.executor.submit(batch)?;
@@ -69,17 +69,14 @@ impl EngineCore {
         let transfers = collected.transfers_done();
         self.scheduler.finish_transfers(&transfers).map_err(quire_scheduler::Error::from)?;
         let results = collected.results(&self.scheduler, &mut self.requests, &self.decoder, now);
-        let report =
+        let mut report =
             self.scheduler.commit(collected.step, &results, now).map_err(quire_scheduler::Error::from)?;
+        report.finished.iter().for_each(|finished| self.add_unforked(finished));
         for &(seq, num_tokens) in &report.accepted {
             self.note_tokens(seq, num_tokens);
+            report.finished.extend(self.fork(seq));
         }
-        report.finished.iter().for_each(|finished| self.count_finish(finished.reason));
-        // Numbers go before events: whoever hears of an end finds it counted.
-        self.publish_stats(now);
-        for finished in report.finished {
-            self.finish(finished, now);
-        }
+        self.finish(report.finished, now);
         for seq in collected.seqs() {
             self.emit(seq);
         }
@@ -90,11 +87,8 @@ impl EngineCore {
     fn emit(&mut self, seq: quire_scheduler::SeqId) {
         let Some(request) = self.requests.get_mut(seq) else { return };
         match request.failure().cloned() {
-            None => request.emit(),
-            Some(error) => {
-                self.scheduler.abort(seq);
-                self.fail([seq], &error);
-            }
+            None => request.emit(seq),
+            Some(error) => self.fail([seq], &error),
         }
     }
 

@@ -3,6 +3,7 @@
 mod cancellation;
 mod explain;
 mod failures;
+mod forks;
 mod goldens;
 mod limits;
 mod loops;

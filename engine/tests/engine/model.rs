@@ -224,3 +224,61 @@ fn a_plan_reads_no_weights_and_an_automatic_length_fits() {
         llm.generate([vec![9_u32; max_model_len - 1]], &SamplingParams::greedy(9)).unwrap().remove(0);
     assert_eq!(output.outputs[0].finish_reason, FinishReason::Length);
 }
+
+/// Output `i` depends on the seed and on `i`: not on how many there are, nor on what gives way to what.
+#[test]
+fn two_outputs_are_the_first_two_of_four_however_they_run() {
+    let folder = folder();
+    let params = |i: usize, n| SamplingParams {
+        n,
+        seed: Some(i as i64),
+        frequency_penalty: 0.4,
+        ignore_eos: true,
+        max_tokens: Some(20),
+        logprobs: Some(1),
+        ..SamplingParams::default()
+    };
+    let mut random = Random(17);
+    let prompts: Vec<_> = [1, 8, 15, 16, 17, 40].map(|len| prompt(&mut random, len)).into();
+    let lone = load(
+        options(folder.path()).async_scheduling(false).enable_prefix_caching(false),
+        reference::kernels(),
+    );
+    let run = |llm: &Llm, n| {
+        let requests = prompts.iter().enumerate().map(|(i, prompt)| (prompt.clone(), params(i, n)));
+        let outputs = llm.generate_with(requests).unwrap();
+        outputs.into_iter().map(|output| output.outputs).collect::<Vec<_>>()
+    };
+    let four = run(&lone, 4);
+    assert!(four.iter().all(|outputs| outputs[0].token_ids != outputs[1].token_ids));
+    let mut num_preemptions = 0;
+    for (n, num_blocks, chunk, overlapped) in [
+        (1, 256, None, true),
+        (2, 9, Some(7), true),
+        (2, 256, None, false),
+        (4, 12, Some(1), true),
+        (4, 9, None, false),
+    ] {
+        for prefix_caching in [false, true] {
+            for kernels in [reference::kernels(), testing::deferred(&reference::kernels())] {
+                let options = options(folder.path())
+                    .block_size(8)
+                    .max_prefill_chunk(chunk)
+                    .enable_prefix_caching(prefix_caching)
+                    .num_gpu_blocks_override(Some(num_blocks))
+                    .async_scheduling(overlapped);
+                let options = match num_blocks {
+                    256 => options,
+                    _ => options.max_model_len(quire_engine::MaxModelLen::Tokens(64)),
+                };
+                let llm = load(options, kernels);
+                for (outputs, four) in run(&llm, n).iter().zip(&four) {
+                    assert_eq!(outputs[..], four[..n as usize], "n = {n}, {num_blocks} blocks");
+                }
+                num_preemptions += llm.stats().num_preemptions;
+                crate::rig::check_idle(&llm);
+            }
+        }
+    }
+    assert!(num_preemptions > 0, "some pools are small enough");
+}

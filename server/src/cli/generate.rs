@@ -39,15 +39,19 @@ pub(crate) struct GenerateArgs {
     output_format: Option<OutputFormat>,
     #[command(flatten)]
     sampling: SamplingFlags,
+    /// Outputs of a prompt, each with random numbers of its own; more than 1 need a temperature.
+    #[arg(short, long, value_name = "N", default_value_t = 1, help_heading = "Sampling")]
+    n: u32,
 }
 
 pub(crate) fn run(context: &Context<'_>, args: &GenerateArgs) -> Result<()> {
     // What is wrong with the input is told before a model is fetched or loaded.
     let limits = args.model.known_limits()?;
-    let defaults = args.sampling.checked_over(&SamplingParams::default(), &limits)?;
+    let with_n = |params: SamplingParams| SamplingParams { n: args.n, ..params };
+    let defaults = args.sampling.checked_over(&with_n(SamplingParams::default()), &limits)?;
     let input = args.input.as_deref().map(|path| read_input(path, &defaults, &limits)).transpose()?;
     let engine = args.model.start(context, args.sampling.seed())?;
-    let defaults = args.sampling.over(&engine.model().default_params)?;
+    let defaults = args.sampling.over(&with_n(engine.model().default_params.clone()))?;
     args.warn_of_unseen(&defaults);
     super::model::runtime()?.block_on(async {
         match input {
@@ -123,20 +127,21 @@ impl Batch<'_> {
     }
 }
 
-/// Writes the text as it comes.
+/// Writes the text as it comes; several outputs, when all have ended.
 async fn run_one(engine: &dyn EngineClient, request: Request, format: OutputFormat) -> Result<()> {
     let mut stdout = io::stdout().lock();
+    let is_written_at_once = format == OutputFormat::Text && request.params.n == 1;
     let mut stream = engine.submit(request).await?;
     while let Some(event) = output::unless_closed(stream.next()).await? {
         match event {
-            RequestEvent::Delta(delta) if format == OutputFormat::Text => {
+            RequestEvent::Delta(delta) if is_written_at_once => {
                 write!(stdout, "{}", delta.text).and_then(|()| stdout.flush()).map_err(Error::Stdout)?;
             }
             RequestEvent::Delta(_) => {}
             RequestEvent::Finished(output) => {
-                return match format {
-                    OutputFormat::Text => writeln!(stdout).map_err(Error::Stdout),
-                    OutputFormat::Json => output::write(&mut stdout, format, 0, &Ok(*output)),
+                return match is_written_at_once {
+                    true => writeln!(stdout).map_err(Error::Stdout),
+                    false => output::write(&mut stdout, format, 0, &Ok(*output)),
                 };
             }
             RequestEvent::Failed(error) => return Err(error.into()),

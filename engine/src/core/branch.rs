@@ -1,0 +1,181 @@
+//! One output of a request: how its tokens become text, and what has become of them.
+
+use std::sync::Arc;
+
+use quire_scheduler::{FinishReason as SeqFinish, FinishedSequence, Time};
+
+use crate::checked::CheckedParams;
+use crate::clock::ms_between;
+use crate::output::{CompletionOutput, Delta, FinishReason, StopReason, TokenLogprob, TokenLogprobs};
+use crate::text::{Detokenizer, StopOutcome, StopStrings, TextDecoder};
+
+/// An output that is being generated. Its tokens lie in the scheduler.
+pub(super) struct Branch {
+    /// Its place among the request's outputs.
+    pub(super) index: u32,
+    params: Arc<CheckedParams>,
+    detokenizer: Box<dyn Detokenizer>,
+    stop: StopStrings,
+    /// Whether pieces are wanted.
+    is_streamed: bool,
+    num_tokens: u32,
+    text: String,
+    /// What has not been sent.
+    unsent: Delta,
+    logprobs: Option<Vec<TokenLogprobs>>,
+    first_token: Option<Time>,
+    last_token: Time,
+    stop_reason: Option<StopReason>,
+    /// A stop string was met: nothing follows in the text.
+    text_is_cut: bool,
+}
+
+/// An output that has ended, and its share of the request's times.
+pub(super) struct EndedBranch {
+    pub(super) output: CompletionOutput,
+    pub(super) first_token: Option<Time>,
+    /// Time from its first token to its last, in milliseconds, and the gaps between tokens in it.
+    pub(super) decoding_ms: f64,
+    pub(super) num_gaps: u32,
+}
+
+impl Branch {
+    pub(super) fn new(
+        index: u32,
+        params: Arc<CheckedParams>,
+        detokenizer: Box<dyn Detokenizer>,
+        is_streamed: bool,
+    ) -> Self {
+        Self {
+            index,
+            stop: StopStrings::new(params.stop().to_vec(), params.include_stop_str_in_output()),
+            logprobs: params.logprobs().map(|_| Vec::new()),
+            unsent: empty_delta(index, &params),
+            params,
+            detokenizer,
+            is_streamed,
+            num_tokens: 0,
+            text: String::new(),
+            first_token: None,
+            last_token: Time::ZERO,
+            stop_reason: None,
+            text_is_cut: false,
+        }
+    }
+
+    /// Takes the next token. Says that the output ends with it, if it does. The order of tests: end and stop tokens, then
+    /// stop strings, none of them before `min_tokens`; then the length, of which the scheduler has more to say.
+    pub(super) fn take_token(
+        &mut self,
+        token_id: u32,
+        logprobs: Option<&quire_executor::TokenLogprobs>,
+        decoder: &TextDecoder,
+        now: Time,
+    ) -> Option<SeqFinish> {
+        self.num_tokens += 1;
+        self.first_token.get_or_insert(now);
+        self.last_token = now;
+        let logprobs = logprobs.map(|logprobs| with_text(logprobs, decoder));
+        if self.is_streamed {
+            self.unsent.token_ids.push(token_id);
+            self.unsent.logprobs.iter_mut().zip(&logprobs).for_each(|(unsent, one)| unsent.push(one.clone()));
+        }
+        self.logprobs.iter_mut().zip(logprobs).for_each(|(all, one)| all.push(one));
+        let is_full = self.params.max_tokens().is_some_and(|max| self.num_tokens >= max);
+        self.take_ending(token_id).or(is_full.then_some(SeqFinish::Length))
+    }
+
+    /// Whether its last token was its first.
+    pub(super) fn is_at_first_token(&self) -> bool {
+        self.num_tokens == 1
+    }
+
+    /// What can be shown. Tokens without text wait for some, so that the two stay in step.
+    pub(super) fn take_shown(&mut self) -> Option<Delta> {
+        let has_tokens = self.detokenizer.is_silent() && !self.unsent.token_ids.is_empty();
+        (has_tokens || !self.unsent.text.is_empty()).then(|| self.take_unsent())
+    }
+
+    /// The end: what was left to be shown, and all there is once more.
+    pub(super) fn end(mut self, finished: FinishedSequence, reason: FinishReason) -> (Delta, EndedBranch) {
+        if !self.text_is_cut {
+            let rest = self.stop.flush() + &self.detokenizer.flush();
+            self.append(&rest);
+        }
+        let delta = Delta {
+            finish_reason: Some(reason),
+            stop_reason: self.stop_reason.clone(),
+            ..self.take_unsent()
+        };
+        let mut token_ids = finished.tokens;
+        token_ids.drain(..finished.num_prompt_tokens as usize);
+        let num_gaps = self.num_tokens.saturating_sub(1);
+        let logprobs = self.logprobs.as_ref();
+        let output = CompletionOutput {
+            index: self.index,
+            text: self.text,
+            token_ids,
+            cumulative_logprob: logprobs.map(|all| all.iter().map(|one| f64::from(one.token.logprob)).sum()),
+            logprobs: self.logprobs,
+            finish_reason: reason,
+            stop_reason: self.stop_reason,
+        };
+        let decoding_ms = self.first_token.map_or(0.0, |first| ms_between(first, self.last_token));
+        (delta, EndedBranch { output, first_token: self.first_token, decoding_ms, num_gaps })
+    }
+
+    fn take_ending(&mut self, token_id: u32) -> Option<SeqFinish> {
+        let may_stop = self.num_tokens >= self.params.min_tokens();
+        if may_stop && let Some(reason) = self.params.ends_with(token_id) {
+            if self.params.include_stop_str_in_output() {
+                let piece = self.detokenizer.push(token_id);
+                self.take_text(&piece, false);
+            }
+            self.stop_reason = reason;
+            return Some(SeqFinish::Stop);
+        }
+        let piece = self.detokenizer.push(token_id);
+        self.take_text(&piece, may_stop)
+    }
+
+    fn take_text(&mut self, piece: &str, may_stop: bool) -> Option<SeqFinish> {
+        match self.stop.push(piece, may_stop) {
+            StopOutcome::Text(text) => {
+                self.append(&text);
+                None
+            }
+            StopOutcome::Stopped { text, index } => {
+                self.append(&text);
+                self.text_is_cut = true;
+                self.stop_reason = Some(StopReason::Text(self.stop.get(index).to_owned()));
+                Some(SeqFinish::Stop)
+            }
+        }
+    }
+
+    fn append(&mut self, text: &str) {
+        self.text.push_str(text);
+        if self.is_streamed {
+            self.unsent.text.push_str(text);
+        }
+    }
+
+    fn take_unsent(&mut self) -> Delta {
+        let next = empty_delta(self.index, &self.params);
+        std::mem::replace(&mut self.unsent, next)
+    }
+}
+
+/// The log-probabilities of the device, with the texts of their tokens.
+pub(super) fn with_text(logprobs: &quire_executor::TokenLogprobs, decoder: &TextDecoder) -> TokenLogprobs {
+    let token = |token_id, logprob| TokenLogprob { token_id, token: decoder.token_text(token_id), logprob };
+    TokenLogprobs {
+        token: token(logprobs.token_id, logprobs.logprob),
+        rank: logprobs.rank,
+        top: logprobs.top.iter().map(|&(token_id, logprob)| token(token_id, logprob)).collect(),
+    }
+}
+
+fn empty_delta(index: u32, params: &CheckedParams) -> Delta {
+    Delta { index, logprobs: params.logprobs().map(|_| Vec::new()), ..Delta::default() }
+}
