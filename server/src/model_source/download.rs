@@ -30,6 +30,8 @@ pub(super) struct Download<'a> {
     hub: &'a Hub,
     api: Api,
     repo: ApiRepo,
+    /// `ORG/NAME`.
+    name: String,
     /// The commit's files in the cache.
     snapshot: PathBuf,
     blobs: PathBuf,
@@ -37,10 +39,11 @@ pub(super) struct Download<'a> {
 
 impl<'a> Download<'a> {
     pub(super) fn new(hub: &'a Hub, api: Api, repo: &str, commit: &str) -> Self {
-        let repo = Repo::with_revision(repo.to_owned(), RepoType::Model, commit.to_owned());
+        let name = repo.to_owned();
+        let repo = Repo::with_revision(name.clone(), RepoType::Model, commit.to_owned());
         let blobs = hub.cache().path().join(repo.folder_name()).join("blobs");
         let snapshot = hub.cache().repo(repo.clone()).pointer_path(commit);
-        Self { hub, repo: api.repo(repo), api, snapshot, blobs }
+        Self { hub, repo: api.repo(repo), name, api, snapshot, blobs }
     }
 
     pub(super) fn model(&self, id: &HubId, files: &[String]) -> Result<PathBuf, SourceError> {
@@ -135,15 +138,19 @@ impl<'a> Download<'a> {
                     if matches!(error, ApiError::InvalidResume) {
                         remove(&self.blobs.join(metadata.etag()).with_extension("part"))?;
                     }
-                    return Err(self.hub.explain(self.repo.url(name), error));
+                    return Err(self.denied(name, error));
                 }
             }
         }
     }
 
     pub(super) fn metadata(&self, name: &str) -> Result<Metadata, SourceError> {
+        self.api.metadata(&self.repo.url(name)).map_err(|error| self.denied(name, error))
+    }
+
+    fn denied(&self, name: &str, error: ApiError) -> SourceError {
         let url = self.repo.url(name);
-        self.api.metadata(&url).map_err(|error| self.hub.explain(url, error))
+        self.hub.explain(url.clone(), &self.name, &url, error)
     }
 
     /// A server may have ignored the range asked for, or a part file may stem from elsewhere: compares the size

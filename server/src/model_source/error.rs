@@ -2,6 +2,8 @@ use std::fmt;
 use std::io;
 use std::path::PathBuf;
 
+use super::denial::{Advice, Denial};
+
 /// Why a MODEL argument did not become files on this machine.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -50,9 +52,9 @@ pub enum SourceError {
     },
     /// The hub has it not, or not for this user.
     #[error(
-        "{endpoint} answered {status} for {what}: it does not exist there, or it is private or gated; {}",
-        if *has_token { "the token in use (HF_TOKEN or `hf auth login`) has no access to it" }
-        else { "for a private or gated one set HF_TOKEN" }
+        "{endpoint} answered {status} for {what}: {}{}",
+        Advice { reason: *reason, endpoint, repo, has_token: *has_token },
+        words.as_ref().map_or_else(String::new, |words| format!(" (the hub says: {words})"))
     )]
     HubDenied {
         /// The hub.
@@ -61,6 +63,12 @@ pub enum SourceError {
         status: u16,
         /// Repository, revision and file.
         what: String,
+        /// The repository.
+        repo: String,
+        /// Why, as far as the hub says it.
+        reason: Denial,
+        /// The hub's own words.
+        words: Option<String>,
         /// Whether a token was sent.
         has_token: bool,
     },
@@ -75,10 +83,16 @@ pub enum SourceError {
         reason: String,
     },
     /// Offline, and the cache has it not.
-    #[error("HF_HUB_OFFLINE is set and {what} is not in {}", cache.display())]
+    #[error(
+        "HF_HUB_OFFLINE is set and {what} is not {} {}: run once without it to fetch it, or name a folder",
+        if let Some(file) = missing { format!("whole, {file} is not there, in") } else { "in".to_owned() },
+        cache.display()
+    )]
     Offline {
         /// Repository and revision.
         what: String,
+        /// What is missing of it, where the rest is there.
+        missing: Option<String>,
         /// The folder that was searched.
         cache: PathBuf,
     },

@@ -45,7 +45,7 @@ impl Fetcher {
     fn fetch(&self, model: &KnownModel, path: &Path) -> Result<(), SourceError> {
         if self.hub.is_offline() {
             let what = format!("the model {}", model.alias);
-            return Err(SourceError::Offline { what, cache: self.folder.clone() });
+            return Err(SourceError::Offline { what, missing: None, cache: self.folder.clone() });
         }
         let work = self.folder.join(format!("{}.partial", model.alias));
         let from_hub = self.fetch_from_hub(model, &work, path);

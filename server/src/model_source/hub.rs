@@ -7,7 +7,7 @@ use hf_hub::api::sync::{Api, ApiBuilder, ApiError};
 use hf_hub::{Cache, Repo, RepoType};
 
 use super::download::{Download, is_sha256};
-use super::{HubId, SourceError, reach};
+use super::{Denial, HubId, SourceError, reach};
 use crate::env::Env;
 
 pub(super) const SINGLE: &str = "model.safetensors";
@@ -61,11 +61,15 @@ impl Hub {
             return Ok(path);
         }
         if self.is_offline {
-            return Err(SourceError::Offline { what: id.to_string(), cache: self.cache.path().clone() });
+            let (what, cache) = (id.to_string(), self.cache.path().clone());
+            return Err(SourceError::Offline { what, missing: self.missing(id), cache });
         }
         let api = self.connect(&id.to_string())?;
         let branch = Repo::with_revision(id.repo().to_owned(), RepoType::Model, id.revision().to_owned());
-        let info = api.repo(branch.clone()).info().map_err(|error| self.explain(id.to_string(), error))?;
+        let info = api.repo(branch.clone()).info().map_err(|error| {
+            let url = format!("{}/api/{}", self.endpoint, branch.api_url());
+            self.explain(id.to_string(), id.repo(), &url, error)
+        })?;
         // All files of one commit, even where the branch moves meanwhile.
         let files: Vec<String> = info.siblings.into_iter().map(|sibling| sibling.rfilename).collect();
         let path = Download::new(self, api, id.repo(), &info.sha).model(id, &files)?;
@@ -95,15 +99,7 @@ impl Hub {
 
     /// What the cache holds of a model, if that is all of it.
     fn cached(&self, id: &HubId) -> Option<PathBuf> {
-        let repo = Repo::with_revision(id.repo().to_owned(), RepoType::Model, id.revision().to_owned());
-        let repo = self.cache.repo(repo);
-        let by_commit = repo.pointer_path(id.revision());
-        let folder = if by_commit.is_dir() {
-            by_commit
-        } else {
-            let refs = self.cache.path().join(Repo::model(id.repo().to_owned()).folder_name()).join("refs");
-            repo.pointer_path(fs::read_to_string(refs.join(id.revision())).ok()?.trim())
-        };
+        let folder = self.snapshot(id)?;
         if let Some(file) = id.file() {
             return Some(folder.join(file)).filter(|file| file.is_file());
         }
@@ -111,6 +107,28 @@ impl Hub {
             return single_gguf(&folder);
         }
         weight_files(&folder)?.iter().all(|file| folder.join(file).is_file()).then_some(folder)
+    }
+
+    /// The first file that keeps what is cached of a model from being all of it.
+    fn missing(&self, id: &HubId) -> Option<String> {
+        let folder = self.snapshot(id).filter(|folder| folder.is_dir())?;
+        let files = match id.file() {
+            Some(file) => vec![file.to_owned()],
+            None => std::iter::once("config.json".to_owned()).chain(weight_files(&folder)?).collect(),
+        };
+        files.into_iter().find(|file| !folder.join(file).is_file())
+    }
+
+    /// The folder of a revision's files in the cache, as far as the revision is known there.
+    fn snapshot(&self, id: &HubId) -> Option<PathBuf> {
+        let repo = Repo::with_revision(id.repo().to_owned(), RepoType::Model, id.revision().to_owned());
+        let repo = self.cache.repo(repo);
+        let by_commit = repo.pointer_path(id.revision());
+        if by_commit.is_dir() {
+            return Some(by_commit);
+        }
+        let refs = self.cache.path().join(Repo::model(id.repo().to_owned()).folder_name()).join("refs");
+        Some(repo.pointer_path(fs::read_to_string(refs.join(id.revision())).ok()?.trim()))
     }
 
     fn connect(&self, what: &str) -> Result<Api, SourceError> {
@@ -124,16 +142,14 @@ impl Hub {
         api.build().map_err(|error| self.failed(what, error.to_string()))
     }
 
-    pub(super) fn explain(&self, what: String, error: ApiError) -> SourceError {
-        match status(&error) {
-            Some(status @ (401 | 403 | 404)) => SourceError::HubDenied {
-                endpoint: self.endpoint.clone(),
-                status,
-                what,
-                has_token: self.token.is_some(),
-            },
-            _ => self.failed(&what, error.to_string()),
-        }
+    /// What a request for `url`, of the repository `repo`, failed of.
+    pub(super) fn explain(&self, what: String, repo: &str, url: &str, error: ApiError) -> SourceError {
+        let Some(status @ (401 | 403 | 404)) = status(&error) else {
+            return self.failed(&what, error.to_string());
+        };
+        let (reason, words) = Denial::ask(url, self.token.as_deref());
+        let (endpoint, repo, has_token) = (self.endpoint.clone(), repo.to_owned(), self.token.is_some());
+        SourceError::HubDenied { endpoint, status, what, repo, reason, words, has_token }
     }
 
     pub(super) fn failed(&self, what: &str, reason: String) -> SourceError {
@@ -284,6 +300,7 @@ mod tests {
         remove(&folder.join("two.safetensors")).expect("there");
         let offline = case.fetch(REPO, &[("HF_HUB_OFFLINE", "1")]).expect_err("a shard is missing");
         assert!(matches!(offline, SourceError::Offline { .. }), "{offline}");
+        assert!(offline.to_string().contains("is not whole, two.safetensors is not there"), "{offline}");
     }
 
     #[test]
@@ -341,6 +358,44 @@ mod tests {
         case.check_whole(&case.fetch(REPO, &[("HF_TOKEN", "secret")]).expect("the right token"));
         let absent = case.fetch("org/other", &[("HF_TOKEN", "secret")]).expect_err("not there").to_string();
         assert!(absent.contains("answered 404 for org/other"), "{absent}");
+    }
+
+    #[test]
+    fn each_kind_of_refusal_is_told_apart() {
+        const TOKEN: &[(&str, &str)] = &[("HF_TOKEN", "mine")];
+        let page = format!("/{REPO}");
+        for (status, code, vars, says) in [
+            (
+                "401 Unauthorized",
+                "GatedRepo",
+                &[][..],
+                ["is gated: ask for access at", &page, "set HF_TOKEN"],
+            ),
+            ("403 Forbidden", "GatedRepo", TOKEN, ["the token in use", "has no access", "ask for access at"]),
+            ("401 Unauthorized", "RepoNotFound", &[], ["the name is wrong", "private", "HF_TOKEN"]),
+            (
+                "404 Not Found",
+                "RepoNotFound",
+                TOKEN,
+                ["no repository of this name", "private", "token in use"],
+            ),
+            ("404 Not Found", "RevisionNotFound", &[], ["no such branch, tag or commit", &page, "/commits"]),
+            ("404 Not Found", "EntryNotFound", &[], ["no such file", &page, "/tree/main"]),
+            ("403 Forbidden", "DisabledRepo", &[], ["disabled", "403", REPO]),
+            (
+                "403 Forbidden",
+                "SomethingNew",
+                &[],
+                ["does not exist there, or it is private or gated", "403", REPO],
+            ),
+        ] {
+            let case = Case::new(MODEL, Behaviour { refusal: Some((status, code)), ..Behaviour::default() });
+            let error = case.fetch(&format!("{REPO}@v9"), vars).expect_err("refused").to_string();
+            for part in says.into_iter().chain(["the hub says: words of the hub"]) {
+                assert!(error.contains(part), "{code}: `{part}` is not in: {error}");
+            }
+            assert!(!error.contains("mine"), "a token is nothing for messages: {error}");
+        }
     }
 
     #[test]

@@ -4,6 +4,7 @@
 //! `org/name/file.gguf`, each with an optional `@revision`), tried in this order. What has to be fetched is
 //! fetched once and found again without the network.
 
+mod denial;
 mod download;
 mod error;
 mod fetch;
@@ -19,6 +20,7 @@ mod stub;
 
 use std::path::{Path, PathBuf};
 
+pub use self::denial::Denial;
 pub use self::error::{Lines, SourceError};
 pub use self::hub_id::{HubId, HubIdError};
 pub use self::known::{KNOWN_MODELS, KnownModel};
@@ -133,7 +135,7 @@ impl ModelSource {
 
 /// An `org/name` that the hub does not know may have been meant as a path: say all that was tried.
 fn explain(id: &HubId, error: SourceError) -> SourceError {
-    if !matches!(error, SourceError::HubDenied { status: 401 | 404, .. }) {
+    if !matches!(error, SourceError::HubDenied { reason, .. } if reason.leaves_the_name_open()) {
         return error;
     }
     let given = id.to_string();

@@ -22,6 +22,8 @@ pub(crate) struct Behaviour {
     pub(crate) token: Option<&'static str>,
     /// What a transfer of a large file waits for: so many of them at the same time.
     pub(crate) num_together: usize,
+    /// How everything is refused: the status, and the hub's word for it.
+    pub(crate) refusal: Option<(&'static str, &'static str)>,
     /// Another content than the announced hash says, in the first transfer.
     pub(crate) num_corrupt: usize,
 }
@@ -100,6 +102,10 @@ impl State {
     ) -> Option<()> {
         if self.behaviour.token.is_some_and(|wanted| token != Some(wanted)) {
             return head(&mut to, "401 Unauthorized", &[], 0);
+        }
+        if let Some((status, code)) = self.behaviour.refusal {
+            let headers = [("X-Error-Code", code), ("X-Error-Message", "words of the hub")];
+            return head(&mut to, status, &headers, 0);
         }
         if path.starts_with(&format!("/api/models/{REPO}/revision/")) {
             let siblings: Vec<_> =
