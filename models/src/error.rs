@@ -62,6 +62,42 @@ pub enum Error {
         #[source]
         source: Box<SafetensorsError>,
     },
+    /// Something that is no file where one should be.
+    #[error("{} is {kind}, expected a file", path.display())]
+    NotAFile {
+        /// Where it is.
+        path: PathBuf,
+        /// What it is.
+        kind: &'static str,
+    },
+    /// A file of texts or settings that is larger than any should be.
+    #[error("{} has {given} bytes, expected at most {max}", path.display())]
+    TooLarge {
+        /// The file.
+        path: PathBuf,
+        /// Its length.
+        given: u64,
+        /// The most that is read.
+        max: u64,
+    },
+    /// A JSON file of another form than it must have.
+    #[error("{}: expected {expected}, given {given}", path.display())]
+    JsonForm {
+        /// The file.
+        path: PathBuf,
+        /// What belongs there, and where.
+        expected: &'static str,
+        /// What is there.
+        given: String,
+    },
+    /// A text file in another encoding.
+    #[error("{} begins with a byte order mark of {encoding}, expected UTF-8 without one", path.display())]
+    ByteOrderMark {
+        /// The file.
+        path: PathBuf,
+        /// The encoding that the mark is of.
+        encoding: &'static str,
+    },
     /// Shards do not fit their index.
     #[error("{} does not fit the files beside it", path.display())]
     Shards {

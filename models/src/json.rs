@@ -2,17 +2,48 @@
 
 use std::path::Path;
 
-use serde::de::DeserializeOwned;
+use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
+use crate::file;
 
-/// Reads the whole of `path`.
-pub(crate) fn read<T: DeserializeOwned>(path: &Path) -> Result<T> {
-    let text = std::fs::read(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
-    serde_json::from_slice(&text).map_err(|source| Error::Json { path: path.to_owned(), source })
+/// Reads the object that `path` is.
+pub(crate) fn read(path: &Path) -> Result<Map<String, Value>> {
+    let text = file::read(path)?;
+    check_encoding(path, &text)?;
+    let value = serde_json::from_slice(&text);
+    match value.map_err(|source| Error::Json { path: path.to_owned(), source })? {
+        Value::Object(object) => Ok(object),
+        other => {
+            let (path, given) = (path.to_owned(), described(&other));
+            Err(Error::JsonForm { path, expected: "a JSON object", given })
+        }
+    }
 }
 
 /// Reads `path` if there is such a file.
-pub(crate) fn read_if_there<T: DeserializeOwned>(path: &Path) -> Result<Option<T>> {
+pub(crate) fn read_if_there(path: &Path) -> Result<Option<Map<String, Value>>> {
     if path.exists() { read(path).map(Some) } else { Ok(None) }
+}
+
+/// Editors of some systems write a mark in front that no reader of JSON understands.
+pub(crate) fn check_encoding(path: &Path, text: &[u8]) -> Result<()> {
+    const MARKS: [(&[u8], &str); 3] =
+        [(b"\xef\xbb\xbf", "UTF-8"), (b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16")];
+    match MARKS.iter().find(|(mark, _)| text.starts_with(mark)) {
+        Some((_, encoding)) => Err(Error::ByteOrderMark { path: path.to_owned(), encoding }),
+        None => Ok(()),
+    }
+}
+
+/// A word for what a value is.
+pub(crate) fn described(value: &Value) -> String {
+    match value {
+        Value::Null => "null".to_owned(),
+        Value::Bool(_) => "true or false".to_owned(),
+        Value::Number(number) => format!("the number {number}"),
+        Value::String(_) => "a string".to_owned(),
+        Value::Array(list) => format!("a list of {}", list.len()),
+        Value::Object(_) => "an object".to_owned(),
+    }
 }

@@ -51,6 +51,7 @@ pub mod check;
 mod checkpoint;
 mod config;
 mod error;
+mod file;
 pub mod gguf;
 mod json;
 mod mmap;

@@ -2,7 +2,6 @@
 
 #![allow(unsafe_code)]
 
-use std::fs::File;
 use std::ops::{Deref, Range};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -24,7 +23,7 @@ impl MappedFile {
     /// [`Error::Io`] if the file cannot be opened or mapped.
     pub fn open(path: &Path) -> Result<Arc<Self>> {
         let io = |source| Error::Io { path: path.to_owned(), source };
-        let file = File::open(path).map_err(io)?;
+        let file = crate::file::open(path)?;
         // SAFETY: the map is private to this struct and only ever read as bytes, for which every bit
         // pattern is valid. That nobody truncates the file while the engine runs is a condition of use
         // that no reader of mapped weights can check; lengths are checked against the map, not the disk.

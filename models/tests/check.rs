@@ -326,6 +326,174 @@ fn weights_that_are_no_numbers() {
 }
 
 #[test]
+fn files_with_more_or_less_than_their_tensors() {
+    let (_f, path) = with_bytes(|bytes| bytes[..bytes.len() - 1].to_vec());
+    refused(&path, "broken-file", &["1 bytes missing"]);
+    let (_f, path) = with_bytes(|bytes| [&bytes[..], &[0; 16]].concat());
+    refused(&path, "broken-file", &["16 bytes belong to none"]);
+    let (_f, path) = with_tensors(|tensors| {
+        let tensor = tensor(tensors, "model.layers.0.input_layernorm.weight");
+        (tensor.2, tensor.3) = (vec![0], Vec::new());
+    });
+    refused(&path, "tensor-shape", &["input_layernorm.weight", "expected shape [64], given [0]"]);
+    let entry = r#"{"dtype":"F32","shape":[2],"data_offsets":[0,8]}"#;
+    for (header, says) in [
+        (format!(r#"{{"a":{entry},"a":{entry}}}"#), "tensor a is given twice"),
+        (r#"{"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}}"#.to_owned(), "header is not valid"),
+        (r#"{"a":{"dtype":"F32","shape":[2.5],"data_offsets":[0,8]}}"#.to_owned(), "header is not valid"),
+        (r#"{"a":{"dtype":"F32","shape":"2","data_offsets":[0,8]}}"#.to_owned(), "header is not valid"),
+        (r#"{"a":{"shape":[2],"data_offsets":[0,8]}}"#.to_owned(), "header is not valid"),
+        ("[]".to_owned(), "header is not valid"),
+        (format!("{}{}", "[".repeat(100_000), "]".repeat(100_000)), "header is not valid"),
+    ] {
+        let (_f, path) = with_bytes(|_| raw(&header, 8));
+        refused(&path, "broken-file", &[says]);
+    }
+}
+
+#[test]
+fn json_of_another_form() {
+    const FILES: [&str; 3] = ["config.json", "generation_config.json", "tokenizer_config.json"];
+    for file in FILES {
+        for (text, says) in [
+            (&b"[1, 2]"[..], "expected a JSON object, given a list of 2"),
+            (b"null", "expected a JSON object, given null"),
+            (b"\"text\"", "expected a JSON object, given a string"),
+            (b"\xef\xbb\xbf{}", "byte order mark of UTF-8"),
+            (b"\xff\xfe{\0}\0", "byte order mark of UTF-16"),
+            (b"", file),
+            (b"{\"a\": NaN}", file),
+            (b"{\"a\": 1e999}", file),
+        ] {
+            let (_f, path) = single();
+            fs::write(path.join(file), text).unwrap();
+            refused(&path, "invalid-json", &[file, says]);
+        }
+        let (_f, path) = single();
+        fs::write(path.join(file), "{\"a\":".repeat(100_000)).unwrap();
+        refused(&path, "invalid-json", &[file]);
+    }
+    let (_f, path) = single();
+    fs::write(path.join("tokenizer.json"), b"\xef\xbb\xbf{}").unwrap();
+    refused(&path, "invalid-json", &["tokenizer.json", "byte order mark"]);
+    for (index, says) in [
+        (json!([]), "expected a JSON object, given a list of 0"),
+        (json!({}), "expected weight_map to be an object of file names, given nothing"),
+        (json!({"weight_map": []}), "expected weight_map to be an object of file names, given a list of 0"),
+        (
+            json!({"weight_map": {"a": 1}}),
+            "expected a file name for each tensor of weight_map, given the number 1",
+        ),
+    ] {
+        let (_f, path) = folder();
+        fs::write(path.join(INDEX), index.to_string()).unwrap();
+        refused(&path, "invalid-json", &[INDEX, says]);
+    }
+    let (_f, path) = single();
+    edit(&path.join("tokenizer_config.json"), |config| config["chat_template"] = json!(5));
+    refused(&path, "invalid-json", &["chat_template", "given the number 5"]);
+}
+
+#[test]
+fn shards_under_names_that_lead_elsewhere() {
+    for name in ["../x.safetensors", "/etc/passwd", "a/b.safetensors", ".", "..", ""] {
+        let (_f, path) = folder();
+        edit(&path.join(INDEX), |index| index["weight_map"]["model.norm.weight"] = json!(name));
+        refused(&path, "broken-index", &["not a file name inside the folder"]);
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn what_is_no_file_is_not_waited_for() {
+    let files = ["config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json", WEIGHTS];
+    for file in files.into_iter().chain(["chat_template.jinja"]) {
+        let (_f, path) = single();
+        let _ = fs::remove_file(path.join(file));
+        fs::create_dir(path.join(file)).unwrap();
+        refused(&path, "unreadable-file", &[file, "is a folder, expected a file"]);
+        fs::remove_dir(path.join(file)).unwrap();
+        let made = std::process::Command::new("mkfifo").arg(path.join(file)).status();
+        assert!(made.expect("mkfifo is there").success());
+        refused(&path, "unreadable-file", &[file, "is a pipe, a socket or a device, expected a file"]);
+    }
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    assert!(std::process::Command::new("mkfifo").arg(&path).status().unwrap().success());
+    refused(&path, "unreadable-file", &["model.gguf", "is a pipe"]);
+    let (_f, path) = single();
+    fs::remove_file(path.join(WEIGHTS)).unwrap();
+    std::os::unix::fs::symlink("/nowhere/at/all", path.join(WEIGHTS)).unwrap();
+    refused(&path, "no-weights", &["holds no weights"]);
+}
+
+#[test]
+fn texts_without_end_are_not_read() {
+    let (_f, path) = single();
+    let file = fs::OpenOptions::new().write(true).open(path.join("tokenizer.json")).unwrap();
+    // A hole: it takes no room.
+    file.set_len(1 << 30).unwrap();
+    refused(&path, "unreadable-file", &["tokenizer.json", "1073741824 bytes, expected at most 268435456"]);
+}
+
+#[test]
+fn settings_of_the_wrong_kind_or_size() {
+    for (field, value, says) in [
+        ("num_hidden_layers", json!(-1), "num_hidden_layers: expected a whole number"),
+        ("num_hidden_layers", json!(2.5), "num_hidden_layers: expected a whole number"),
+        ("num_hidden_layers", json!([2]), "num_hidden_layers: expected a whole number"),
+        ("num_attention_heads", json!(0), "num_attention_heads"),
+        ("num_key_value_heads", json!(0), "num_key_value_heads: expected 1 to"),
+        ("num_key_value_heads", json!(8), "expected a multiple of num_key_value_heads = 8, given 4"),
+        ("vocab_size", json!(u64::MAX), "vocab_size: expected 1 to"),
+        ("intermediate_size", json!(1_u64 << 60), "intermediate_size: expected 1 to"),
+        ("rope_theta", json!(0), "rope_theta"),
+        ("rope_theta", json!(-10000.0), "rope_theta"),
+        ("rope_theta", json!("10000"), "rope_theta: expected a number"),
+        ("rms_norm_eps", json!("small"), "rms_norm_eps: expected a number"),
+        ("tie_word_embeddings", json!("false"), "tie_word_embeddings: expected true or false"),
+        ("architectures", json!("Qwen2ForCausalLM"), "architectures: expected a list of strings"),
+        ("eos_token_id", json!("2"), "eos_token_id: expected a token id or a list of them"),
+        ("eos_token_id", json!([2, "3"]), "eos_token_id: expected a token id or a list of them"),
+        ("eos_token_id", json!(1_u64 << 40), "eos_token_id: expected a token id"),
+        ("bos_token_id", json!(1.5), "bos_token_id: expected a token id"),
+        ("hidden_act", json!(1), "hidden_act: expected a string"),
+        ("rope_scaling", json!("linear"), "rope_scaling: expected an object"),
+        ("rope_scaling", json!({"rope_type": "linear", "factor": 0}), "factor"),
+        ("rope_scaling", json!({"rope_type": "linear", "factor": "2"}), "factor: expected a number"),
+        ("rope_scaling", json!({"rope_type": "longrope", "short_factor": [1.0]}), "factor"),
+        ("quantization_config", json!("gptq"), "quantization_config: expected an object"),
+        ("quantization_config", json!({"quant_method": 4}), "quant_method: expected a string"),
+        (
+            "quantization_config",
+            json!({"quant_method": "gptq", "bits": "4"}),
+            "bits: expected a whole number",
+        ),
+        ("quantization_config", json!({"quant_method": "gptq", "group_size": -7}), "group_size: -7"),
+        (
+            "quantization_config",
+            json!({"quant_method": "fp8", "weight_block_size": [0, 128]}),
+            "weight_block_size",
+        ),
+        ("quantization_config", json!({"quant_method": "awq", "bits": 8}), "bits: 8"),
+    ] {
+        let (_f, path) = with_config(field, value);
+        refused(&path, "configuration", &[says]);
+    }
+    for (field, value, says) in [
+        ("temperature", json!([1.0]), "temperature: expected a number"),
+        ("top_k", json!(2.5), "top_k: expected a whole number"),
+        ("top_p", json!("0.9"), "top_p: expected a number"),
+        ("eos_token_id", json!({"id": 2}), "eos_token_id: expected a token id or a list of them"),
+        ("max_new_tokens", json!(-3), "max_new_tokens: expected a whole number"),
+    ] {
+        let (_f, path) = single();
+        fs::write(path.join("generation_config.json"), json!({ field: value }).to_string()).unwrap();
+        refused(&path, "configuration", &["generation_config.json", says]);
+    }
+}
+
+#[test]
 fn models_in_a_form_that_is_not_read() {
     let (_f, path) = single();
     fs::rename(path.join(WEIGHTS), path.join("pytorch_model.bin")).unwrap();

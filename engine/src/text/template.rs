@@ -14,6 +14,10 @@ use crate::{ConfigError, PromptError};
 
 const NAME: &str = "chat_template";
 
+/// Steps that rendering may take, a second or two: loops within loops of a template must end. A conversation of ten
+/// thousand messages takes a few millions.
+const FUEL: u64 = 50_000_000;
+
 /// A compiled template in the dialect of the Hugging Face hub: Jinja as `transformers` sets it up, with
 /// `raise_exception`, `strftime_now` and a `tojson` that writes what Python's `json.dumps` does.
 pub(crate) struct ChatTemplate {
@@ -32,9 +36,15 @@ impl ChatTemplate {
         let refuse = |error: &Error| ConfigError::Template { message: describe(error) };
         let template = Self::compile(source, tokens).map_err(|error| refuse(&error))?;
         let trial = ChatPrompt::new(vec![ChatMessage::user("Hello")]);
-        let missing = [ErrorKind::UnknownFilter, ErrorKind::UnknownTest, ErrorKind::UnknownFunction];
+        // What no conversation could be rendered with; others may be what the template asks of one.
+        let hopeless = [
+            ErrorKind::UnknownFilter,
+            ErrorKind::UnknownTest,
+            ErrorKind::UnknownFunction,
+            ErrorKind::OutOfFuel,
+        ];
         match template.try_render(&trial, UNIX_EPOCH) {
-            Err(RenderError::Template(error)) if missing.contains(&error.kind()) => Err(refuse(&error)),
+            Err(RenderError::Template(error)) if hopeless.contains(&error.kind()) => Err(refuse(&error)),
             _ => Ok(template),
         }
     }
@@ -65,6 +75,7 @@ impl ChatTemplate {
 
     fn compile(source: &str, tokens: NamedTokens) -> Result<Self, Error> {
         let mut environment = Environment::new();
+        environment.set_fuel(Some(FUEL));
         environment.set_trim_blocks(true);
         environment.set_lstrip_blocks(true);
         environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
@@ -290,6 +301,13 @@ mod tests {
         let source =
             "{% if messages[0].role == 'user' %}{{ raise_exception('only systems speak') }}{% endif %}";
         check(source, &hello(), Err("the chat template refused the conversation: only systems speak"));
+    }
+
+    #[test]
+    fn a_template_that_goes_on_and_on_is_an_error_at_start() {
+        let endless = "{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}";
+        let error = ChatTemplate::at_start(endless, NamedTokens::default()).map(drop).unwrap_err();
+        assert!(error.to_string().contains("fuel"), "{error}");
     }
 
     #[test]

@@ -77,7 +77,10 @@ fn describe(error: &Error) -> (&'static str, PathBuf, Option<String>, Option<u64
     let with = |kind, path: &Path, tensor: &str| (kind, path.to_owned(), Some(tensor.to_owned()), None);
     match error {
         Error::Io { path, .. } => of("unreadable-file", path),
-        Error::Json { path, .. } => of("invalid-json", path),
+        Error::NotAFile { path, .. } | Error::TooLarge { path, .. } => of("unreadable-file", path),
+        Error::Json { path, .. } | Error::JsonForm { path, .. } | Error::ByteOrderMark { path, .. } => {
+            of("invalid-json", path)
+        }
         Error::NotAModel { path } | Error::DummyFile { path } => of("not-a-model", path),
         Error::NoWeights { path, .. } | Error::FolderOfGguf { path, .. } => of("no-weights", path),
         Error::PickledWeights { path } => of("pickled-weights", path),

@@ -376,7 +376,7 @@ fn kind_of(path: &Path) -> Result<Kind> {
     }
     let ends = |ends: &[&str]| path.extension().is_some_and(|end| ends.iter().any(|known| end == *known));
     let mut start = Vec::new();
-    std::fs::File::open(path).map_err(io)?.take(4).read_to_end(&mut start).map_err(io)?;
+    crate::file::open(path)?.take(4).read_to_end(&mut start).map_err(io)?;
     Ok(match () {
         () if ends(&["gguf"]) || has_magic(&start) => Kind::Gguf,
         () if ends(&["bin", "pt", "pth", "ckpt"]) => Kind::Pickled,

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Component, Path, PathBuf};
 use std::sync::Arc;
 
-use serde::Deserialize;
+use serde_json::Value;
 
 use super::{Entry, Header, SafetensorsError, StoredDType};
 use crate::checkpoint::StoredPart;
@@ -63,9 +63,27 @@ pub struct SafetensorsFolder {
     lost: BTreeSet<String>,
 }
 
-#[derive(Deserialize)]
+/// What the index says: the shard of each tensor.
 struct Index {
     weight_map: BTreeMap<String, String>,
+}
+
+impl Index {
+    fn read(path: &Path) -> Result<Self> {
+        let refuse = |expected, given: Option<&Value>| {
+            let given = given.map_or_else(|| "nothing".to_owned(), json::described);
+            Error::JsonForm { path: path.to_owned(), expected, given }
+        };
+        let index = json::read(path)?;
+        let map = index.get("weight_map");
+        let shards = map.and_then(Value::as_object);
+        let shards = shards.ok_or_else(|| refuse("weight_map to be an object of file names", map))?;
+        let read = |(tensor, shard): (&String, &Value)| match shard.as_str() {
+            Some(name) => Ok((tensor.clone(), name.to_owned())),
+            None => Err(refuse("a file name for each tensor of weight_map", Some(shard))),
+        };
+        Ok(Self { weight_map: shards.iter().map(read).collect::<Result<_>>()? })
+    }
 }
 
 impl SafetensorsFolder {
@@ -149,7 +167,7 @@ impl SafetensorsFolder {
     }
 
     fn open_index(&mut self, index_path: &Path, problems: &mut Vec<Error>) {
-        let index: Index = match json::read(index_path) {
+        let index = match Index::read(index_path) {
             Ok(index) => index,
             Err(error) => return problems.push(error),
         };

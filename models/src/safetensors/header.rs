@@ -79,6 +79,16 @@ pub enum SafetensorsError {
         /// What the offsets give.
         given: u64,
     },
+    /// Bytes behind the last tensor.
+    #[error("the tensors end at byte {end}, the file at {file_bytes}: {extra} bytes belong to none")]
+    ExtraBytes {
+        /// Where the last tensor ends.
+        end: u64,
+        /// The file's length.
+        file_bytes: u64,
+        /// The difference.
+        extra: u64,
+    },
     /// Two tensors that share bytes.
     #[error("tensors {first} and {second} overlap")]
     Overlap {
@@ -171,6 +181,9 @@ impl Header {
             }
         }
         find_overlaps(&entries, errors);
+        if errors.is_empty() {
+            find_extra_bytes(&entries, data_start, data.len(), errors);
+        }
         Self { entries }
     }
 
@@ -209,6 +222,20 @@ fn find_overlaps(entries: &BTreeMap<String, Entry>, errors: &mut Vec<Safetensors
     by_start.sort_by_key(|(_, entry)| entry.range.start);
     for pair in by_start.windows(2).filter(|pair| pair[0].1.range.end > pair[1].1.range.start) {
         errors.push(SafetensorsError::Overlap { first: pair[0].0.clone(), second: pair[1].0.clone() });
+    }
+}
+
+/// The format has none; they are what is left of another file, or a header that lacks tensors.
+fn find_extra_bytes(
+    entries: &BTreeMap<String, Entry>,
+    data_start: usize,
+    file_bytes: usize,
+    errors: &mut Vec<SafetensorsError>,
+) {
+    let end = entries.values().map(|entry| entry.range.end).fold(data_start, usize::max);
+    if end < file_bytes {
+        let (end, file_bytes) = (end as u64, file_bytes as u64);
+        errors.push(SafetensorsError::ExtraBytes { end, file_bytes, extra: file_bytes - end });
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::Path;
 use serde_json::{Map, Value};
 
 use super::{NamedTokens, Tokenizer, TokenizerError, refuse};
-use crate::error::{Error, Result};
+use crate::error::Result;
 use crate::json;
 
 const FILE: &str = "tokenizer.json";
@@ -23,7 +23,8 @@ pub(super) fn open_folder(folder: &Path) -> Result<Tokenizer> {
 /// Opens `tokenizer.json`, and takes the roles of tokens from the `tokenizer_config.json` beside it.
 pub(super) fn open_file(path: &Path) -> Result<Tokenizer> {
     let config: Map<String, Value> = json::read_if_there(&path.with_file_name(CONFIG))?.unwrap_or_default();
-    let bytes = std::fs::read(path).map_err(|source| Error::Io { path: path.to_owned(), source })?;
+    let bytes = crate::file::read(path)?;
+    json::check_encoding(path, &bytes)?;
     let inner = parse(&bytes).map_err(|source| refuse(path, source))?;
     Ok(Tokenizer::new(inner, named_tokens(&config)))
 }

@@ -54,7 +54,12 @@ impl ChatTemplates {
                     let texts = templates.iter().filter_map(|(name, text)| Some((name, text.as_str()?)));
                     by_name.extend(texts.map(|(name, text)| (name.clone(), text.to_owned())));
                 }
-                _ => {}
+                None | Some(Value::Null) => {}
+                Some(other) => {
+                    let expected = "chat_template to be a text, or named texts";
+                    let (path, given) = (folder.join(file), json::described(other));
+                    return Err(Error::JsonForm { path, expected, given });
+                }
             }
         }
         let path = folder.join(FILE);
@@ -92,7 +97,10 @@ impl ChatTemplates {
 }
 
 fn read_text(path: std::path::PathBuf) -> Result<String> {
-    std::fs::read_to_string(&path).map_err(|source| Error::Io { path, source })
+    let bytes = crate::file::read(&path)?;
+    let invalid =
+        |error| Error::Io { path, source: std::io::Error::new(std::io::ErrorKind::InvalidData, error) };
+    String::from_utf8(bytes).map_err(invalid)
 }
 
 fn named_template(entry: &Value) -> Option<(String, String)> {
