@@ -50,6 +50,7 @@ mod config;
 mod core;
 mod engine;
 mod error;
+mod fingerprint;
 mod frontend;
 mod llm;
 mod load;
@@ -74,6 +75,7 @@ pub use config::{
 };
 pub use engine::EngineParts;
 pub use error::{Error, ErrorKind, PromptError, Result};
+pub use fingerprint::Fingerprint;
 pub use llm::Llm;
 pub use load::{EngineBuilder, EnginePlan, PoolDefault};
 pub use model_check::check_model;

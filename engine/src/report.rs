@@ -33,6 +33,10 @@ pub(crate) fn log_plan(plan: &EnginePlan) {
     if let Some(note) = plan.kv_cache_note() {
         tracing::info!(target: "quire::engine", "[kv cache] {note}");
     }
+    if let Some(revision) = config.revision.as_deref() {
+        tracing::info!(target: "quire::engine", "[model] revision {revision}");
+    }
+    tracing::info!(target: "quire::engine", "[fingerprint] {}", plan.fingerprint());
     // Few models have experts.
     let has_experts = model.moe.is_some();
     plan.kernels().dispatch().log(|line| is_used(&line.op, weights) && (has_experts || line.op != "moe"));

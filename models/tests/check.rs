@@ -311,6 +311,23 @@ fn quantized_folders_with_parts_that_do_not_fit() {
 }
 
 #[test]
+fn what_quantizers_leave_beside_weights_is_said_once() {
+    let note = |name: &str, kind: &str| {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/golden/quantized").join(name);
+        let findings = report_of(&path, Depth::Headers).findings;
+        findings.into_iter().filter(|note| note.kind == kind).map(|note| note.message).collect::<Vec<_>>()
+    };
+    for (name, is_said) in [("fp8-static", true), ("fp8-block", true), ("ct-w4a16", false), ("gptq", false)] {
+        let notes = note(name, "activations");
+        assert_eq!(notes.len(), usize::from(is_said), "{name}: {notes:?}");
+        assert!(notes.iter().all(|note| note.contains("results are those of the dequantized weights")));
+    }
+    let scales = note("fp8-static", "harmless-tensor");
+    assert_eq!(scales.len(), 1, "{scales:?}");
+    assert!(scales[0].contains("nor are 1 more: a scale of an 8-bit kv cache"), "{scales:?}");
+}
+
+#[test]
 fn weights_that_are_no_numbers() {
     for (value, shown) in [(f32::NAN, "NaN"), (f32::INFINITY, "inf"), (f32::NEG_INFINITY, "-inf")] {
         let (_f, path) = with_tensors(|tensors| {

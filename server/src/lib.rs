@@ -42,7 +42,7 @@ pub use error::{Error, Result};
 pub use llm::Llm;
 pub use logging::LogFilterError;
 pub use model_source::{
-    HubId, HubIdError, KNOWN_MODELS, KnownModel, Lines, ModelSource, ResolvedModel, SourceError,
+    Denial, HubId, HubIdError, KNOWN_MODELS, KnownModel, Lines, ModelSource, ResolvedModel, SourceError,
 };
 
 // The paved road: one dependency is enough to write a request, a policy, a kernel part or a model.

@@ -405,6 +405,20 @@ fn an_interrupted_download_leaves_nothing_running() {
 }
 
 #[test]
+fn a_fingerprint_is_that_of_model_dtypes_and_kernels() {
+    let fingerprint = |tiny: &Tiny, flags: &[&str]| {
+        let ran = tiny.run("inspect", &[&["--output-format", "json"], flags].concat()).ok();
+        ran.lines()[0]["fingerprint"].as_str().expect("a number in hexadecimal").to_owned()
+    };
+    let (one, same) = (Tiny::new(), Tiny::new());
+    let plain = fingerprint(&one, &[]);
+    assert_eq!(plain, fingerprint(&same, &["--max-num-seqs", "3"]), "neither the place nor the batch counts");
+    for flags in [&["--kv-cache-dtype", "fp8"][..], &["--dtype", "bfloat16"], &["--quantization", "fp8"]] {
+        assert_ne!(plain, fingerprint(&one, flags), "{flags:?}");
+    }
+}
+
+#[test]
 fn a_model_is_inspected_without_its_weights() {
     let tiny = Tiny::new();
     let ran = tiny.run("inspect", &["--output-format", "json", "--max-num-seqs", "4"]).ok();

@@ -24,7 +24,7 @@ use self::kv_cache::KvCacheChoice;
 use self::memory::{memory_request, warn_of_small_pool, weight_bytes};
 use self::texts::{GivenTexts, eos_tokens, load_texts};
 use crate::config::{EngineConfig, EngineOptions, ModelFacts};
-use crate::{AsyncLlm, ConfigError, EngineParts, Llm, Result, SamplingParams, report};
+use crate::{AsyncLlm, ConfigError, EngineParts, Fingerprint, Llm, Result, SamplingParams, report};
 
 /// Options, a backend, and the registries: what an engine is loaded with.
 pub struct EngineBuilder<'a> {
@@ -171,6 +171,11 @@ impl EnginePlan {
     /// The model's files.
     pub fn checkpoint(&self) -> &Checkpoint {
         &self.checkpoint
+    }
+
+    /// What the outputs of this engine depend on, as a number.
+    pub fn fingerprint(&self) -> Fingerprint {
+        Fingerprint::of(self)
     }
 
     /// The backend.

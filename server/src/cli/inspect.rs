@@ -28,6 +28,10 @@ struct Report {
     model: String,
     path: String,
     architecture: String,
+    /// The commit of the hub's repository, where the files are of one.
+    revision: Option<String>,
+    /// What outputs depend on, as a number.
+    fingerprint: String,
     format: String,
     num_parameters: u64,
     num_layers: usize,
@@ -94,6 +98,8 @@ impl Report {
             model: config.served_model_name.clone(),
             path: config.model.display().to_string(),
             architecture: model.architecture.clone(),
+            revision: config.revision.clone(),
+            fingerprint: format!("{:016x}", plan.fingerprint().all),
             format: plan.checkpoint().format().to_owned(),
             num_parameters: weights.num_parameters,
             num_layers: model.num_layers,
@@ -142,6 +148,7 @@ impl std::fmt::Display for Report {
                 self.num_layers, self.hidden_size, self.num_heads, self.num_kv_heads, self.head_dim
             ),
         )?;
+        line("fingerprint", self.fingerprint.clone())?;
         line("vocabulary", format!("{} tokens", self.vocab_size))?;
         line("context", format!("{} tokens, made for {}", self.max_model_len, self.model_max_len))?;
         line("device", format!("{}, {}", self.device, size(self.device_bytes)))?;
