@@ -175,7 +175,7 @@ impl SamplingParams {
         }
         let repetition = self.repetition_penalty as f32;
         if !(repetition > 0.0 && repetition.is_finite()) {
-            return refuse("repetition_penalty", self.repetition_penalty, "a finite number above 0");
+            return refuse("repetition_penalty", self.repetition_penalty, "above 0 and at most 3.4e38");
         }
         Ok((self.presence_penalty as f32, self.frequency_penalty as f32, repetition))
     }
@@ -325,7 +325,7 @@ mod tests {
         check(|p| p.top_k = -2, "top_k is -2: expected at least 1, or 0 or -1 for all tokens");
         check(|p| p.min_p = 1.1, "min_p is 1.1: expected a number from 0 to 1");
         check(|p| p.presence_penalty = 2.5, "presence_penalty is 2.5: expected a number from -2 to 2");
-        check(|p| p.repetition_penalty = 0.0, "repetition_penalty is 0: expected a finite number above 0");
+        check(|p| p.repetition_penalty = 0.0, "repetition_penalty is 0: expected above 0 and at most 3.4e38");
         check(|p| p.stop = vec![String::new()], "stop is [\"\"]: expected no empty string");
         check(|p| p.min_tokens = 17, "min_tokens is 17: expected at most max_tokens = 16");
         check(|p| p.logprobs = Some(21), "logprobs is 21: expected 0 to max_logprobs = 20");

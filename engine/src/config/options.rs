@@ -233,7 +233,7 @@ impl EngineOptions {
             DTypeChoice::DType(DType::F16) => Some(WeightDType::Float16),
             DTypeChoice::DType(DType::BF16) => Some(WeightDType::BFloat16),
             DTypeChoice::DType(other) => {
-                let expected = "auto, float32, float16 or bfloat16";
+                let expected = <DTypeChoice as SettingValue>::expected_for("dtype");
                 return Err(ConfigError::NotBuilt { field: "dtype", given: other.to_string(), expected });
             }
         };
@@ -295,6 +295,10 @@ impl fmt::Display for EngineConfig {
 }
 
 fn parse<T: SettingValue>(field: &'static str, text: &str) -> Result<T, ConfigError> {
-    let error = || ConfigError::Value { field, given: format!("{text:?}"), expected: T::EXPECTED.to_owned() };
+    let error = || ConfigError::Value {
+        field,
+        given: format!("{text:?}"),
+        expected: T::expected_for(field).to_owned(),
+    };
     T::parse(text).ok_or_else(error)
 }

@@ -12,6 +12,12 @@ pub(super) trait SettingValue: Sized {
     /// What a text must look like.
     const EXPECTED: &'static str;
 
+    /// The same, for a setting whose type has more values than it takes.
+    fn expected_for(field: &str) -> &'static str {
+        let _ = field;
+        Self::EXPECTED
+    }
+
     /// Reads the text form.
     fn parse(text: &str) -> Option<Self>;
 
@@ -168,6 +174,11 @@ impl SettingValue for MaxModelLen {
 
 impl SettingValue for DTypeChoice {
     const EXPECTED: &'static str = "auto, float32, float16, bfloat16, fp8_e4m3 or fp8_e5m2";
+
+    /// Weights are computed in wider types than a cache may be kept in.
+    fn expected_for(field: &str) -> &'static str {
+        if field == "dtype" { "auto, float32, float16 or bfloat16" } else { Self::EXPECTED }
+    }
 
     fn parse(text: &str) -> Option<Self> {
         Some(Self::DType(match text {
