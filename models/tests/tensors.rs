@@ -70,6 +70,15 @@ fn quantized_rows_stay_quantized_and_move_as_a_whole() {
 
 #[test]
 fn an_expert_is_its_share_of_the_tensor_of_all() {
+    check_experts(false);
+}
+
+#[test]
+fn an_expert_of_an_older_file_is_a_tensor() {
+    check_experts(true);
+}
+
+fn check_experts(are_apart: bool) {
     const EXPERTS: usize = 3;
     let model = TinyModel { dtype: DType::Q8_0, num_layers: 1, ..TinyModel::llama() };
     let (hidden, intermediate) = (model.hidden_size, model.intermediate_size);
@@ -81,8 +90,14 @@ fn an_expert_is_its_share_of_the_tensor_of_all() {
         let value = |at: usize| (expert * 100 + at % 90) as f32 - 150.0;
         quant::encode(DType::Q8_0, &(0..hidden * intermediate).map(value).collect::<Vec<_>>())
     };
-    let all = (0..EXPERTS).flat_map(expert).collect();
-    file.add("blk.0.ffn_up_exps.weight", DType::Q8_0, &[EXPERTS, intermediate, hidden], all);
+    if are_apart {
+        for at in 0..EXPERTS {
+            file.add(&format!("blk.0.ffn_up.{at}.weight"), DType::Q8_0, &[intermediate, hidden], expert(at));
+        }
+    } else {
+        let all = (0..EXPERTS).flat_map(expert).collect();
+        file.add("blk.0.ffn_up_exps.weight", DType::Q8_0, &[EXPERTS, intermediate, hidden], all);
+    }
 
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("model.gguf");

@@ -70,6 +70,9 @@ struct Found<'a> {
 impl GgufTensors {
     fn find(&self, name: &str) -> Option<Found<'_>> {
         let place = self.names.place(name)?;
+        if let Some(tensor) = place.tensor_of_expert().and_then(|name| self.file.tensor(&name)) {
+            return Some(Found { tensor, part: None });
+        }
         let tensor = self.file.tensor(&place.tensor)?;
         let Some(expert) = place.expert else { return Some(Found { tensor, part: None }) };
         let num_parts = tensor.shape().first().copied().filter(|_| tensor.shape().len() == 3)?;

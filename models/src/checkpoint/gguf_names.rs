@@ -116,9 +116,17 @@ impl GgufNames {
         if let Some((_, module)) = self.pairs().find(|(theirs, _)| *theirs == part) {
             return Some(vec![format!("model.layers.{layer}.{module}.{kind}")]);
         }
+        let (experts, part) = match part.split_once('.') {
+            // Older files have a tensor for each expert.
+            Some((part, expert)) => {
+                let expert: usize = expert.parse().ok()?;
+                (expert..expert.checked_add(1)?, format!("{part}_exps"))
+            }
+            None => (0..num_experts, part.to_owned()),
+        };
         let (_, before, after) = self.experts.iter().find(|(theirs, ..)| *theirs == part)?;
-        let name = |expert| format!("model.layers.{layer}.{before}.{expert}.{after}.{kind}");
-        Some((0..num_experts).map(name).collect())
+        let name = |expert: usize| format!("model.layers.{layer}.{before}.{expert}.{after}.{kind}");
+        Some(experts.map(name).collect())
     }
 
     fn pairs(&self) -> impl Iterator<Item = Pair> {
@@ -131,6 +139,14 @@ impl GgufNames {
             let number = number.strip_suffix(after)?.strip_suffix('.')?;
             Some((*part, number.parse().ok()?))
         })
+    }
+}
+
+impl GgufPlace {
+    /// The tensor of an expert alone, as older files have it: `blk.0.ffn_up.3.weight` for `blk.0.ffn_up_exps.weight[3]`.
+    pub(crate) fn tensor_of_expert(&self) -> Option<String> {
+        let (part, kind) = self.tensor.split_once("_exps.")?;
+        Some(format!("{part}.{}.{kind}", self.expert?))
     }
 }
 
@@ -177,6 +193,17 @@ mod tests {
             "model.layers.2.block_sparse_moe.experts.1.w2.weight",
             "blk.2.ffn_down_exps.weight[1]",
         );
+    }
+
+    #[test]
+    fn an_expert_may_have_a_tensor_of_its_own() {
+        let (names, ours) =
+            (GgufNames::of("MixtralForCausalLM"), "model.layers.2.block_sparse_moe.experts.5.w2.weight");
+        let tensor = names.place(ours).unwrap().tensor_of_expert().unwrap();
+        assert_eq!(tensor, "blk.2.ffn_down.5.weight");
+        assert_eq!(names.names(&tensor, 8).unwrap(), [ours]);
+        assert_eq!(names.place("model.norm.weight").unwrap().tensor_of_expert(), None);
+        assert_eq!(names.names(&format!("blk.2.ffn_down.{}.weight", usize::MAX), 8), None);
     }
 
     #[test]
