@@ -92,7 +92,7 @@ fn check_experts(are_apart: bool) {
     };
     if are_apart {
         for at in 0..EXPERTS {
-            file.add(&format!("blk.0.ffn_up.{at}.weight"), DType::Q8_0, &[intermediate, hidden], expert(at));
+            file.add(format!("blk.0.ffn_up.{at}.weight"), DType::Q8_0, &[intermediate, hidden], expert(at));
         }
     } else {
         let all = (0..EXPERTS).flat_map(expert).collect();
