@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use quire_kvcache::PinId;
 use quire_scheduler::Explanation;
 use quire_scheduler::record::FlightRecorder;
 
@@ -54,6 +55,25 @@ impl AsyncLlm {
     pub async fn explain(&self, id: &RequestId) -> Result<Vec<Explanation>> {
         let answer = self.engine.inbox.explain(id.clone())?;
         answer.await.map_err(|_| self.engine.inbox.stopped())
+    }
+
+    /// As [`Llm::pin_prefix`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub async fn pin_prefix(&self, prompt: impl Into<Prompt>) -> Result<PinId> {
+        let (llm, prompt) = (self.to_llm(), prompt.into());
+        self.off_thread(move |_| llm.pin_prefix(prompt)).await
+    }
+
+    /// As [`Llm::unpin_prefix`].
+    ///
+    /// # Errors
+    ///
+    /// As there.
+    pub async fn unpin_prefix(&self, pin: PinId) -> Result<bool> {
+        self.off_thread(move |engine| engine.inbox.unpin(pin)).await
     }
 
     /// Logs scheduling decisions (`quire::schedule=debug`) on the request of that name only, or on all again.

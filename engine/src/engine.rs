@@ -191,6 +191,7 @@ fn scheduler(
     let cache = KvCacheConfig {
         enable_prefix_caching: config.enable_prefix_caching,
         num_swap_blocks: narrow(capacity.num_swap_blocks),
+        max_pinned_bytes: config.max_pinned_bytes.0,
         hash_key: HashKey(random_u64(), random_u64()),
         groups: vec![KvGroup { block_bytes: capacity.block_bytes as u64, ..KvGroup::default() }],
         ..KvCacheConfig::new(narrow(capacity.num_blocks), narrow(capacity.block_size))

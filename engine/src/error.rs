@@ -81,6 +81,9 @@ pub enum Error {
     /// The scheduler and the engine disagree: a bug.
     #[error("internal error in scheduling")]
     Scheduler(#[from] quire_scheduler::Error),
+    /// A beginning could not be pinned.
+    #[error("the beginning cannot be pinned")]
+    Pin(#[from] quire_kvcache::PinError),
     /// The model cannot be loaded.
     #[error("the model cannot be loaded")]
     Model(#[source] Arc<quire_models::Error>),
@@ -139,7 +142,7 @@ impl Error {
             Self::Param(ParamError::NotBuilt { .. }) | Self::Prompt(PromptError::ContentKind { .. }) => {
                 ErrorKind::NotBuilt
             }
-            Self::Param(_) | Self::Prompt(_) | Self::TokenId { .. } => ErrorKind::BadRequest,
+            Self::Param(_) | Self::Prompt(_) | Self::TokenId { .. } | Self::Pin(_) => ErrorKind::BadRequest,
             Self::InList { source, .. } => source.kind(),
             Self::Overloaded { .. } => ErrorKind::Overloaded,
             Self::Stopped { .. } => ErrorKind::Unavailable,

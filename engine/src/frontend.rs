@@ -6,7 +6,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::SystemTime;
 
 use quire_executor::RowSampling;
-use quire_kvcache::{CacheSalt, Capacity, PrefixHasher};
+use quire_kvcache::{BlockHashes, CacheSalt, Capacity, PrefixHasher};
 use quire_models::{EncodeOptions, SpecialTokens, Tokenizer};
 use quire_scheduler::{NewSequence, TenantId, Time};
 
@@ -73,6 +73,14 @@ impl Frontend {
     /// The tokens of a prompt, as a request with it would have them.
     pub(crate) fn tokenize(&self, prompt: Prompt) -> Result<Vec<u32>> {
         guarded("tokenizing", || Ok(self.tokenize_prompt(prompt)?.token_ids))
+    }
+
+    /// A beginning as a prompt has it, with the names of its full blocks.
+    pub(crate) fn beginning(&self, prompt: Prompt) -> Result<(Vec<u32>, BlockHashes)> {
+        let token_ids = self.tokenize(prompt)?;
+        self.check_length(&token_ids)?;
+        let hashes = self.hasher.hash(&token_ids, CacheSalt::NONE);
+        Ok((token_ids, hashes))
     }
 
     /// The text of tokens, special ones included.

@@ -50,6 +50,7 @@ mod config;
 mod core;
 mod engine;
 mod error;
+mod explain;
 mod fingerprint;
 mod frontend;
 mod llm;
@@ -75,6 +76,7 @@ pub use config::{
 };
 pub use engine::EngineParts;
 pub use error::{Error, ErrorKind, PromptError, Result};
+pub use explain::{Explainer, RequestExplanation};
 pub use fingerprint::Fingerprint;
 pub use llm::Llm;
 pub use load::{EngineBuilder, EnginePlan, PoolDefault};

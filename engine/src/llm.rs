@@ -3,6 +3,7 @@
 use std::num::NonZero;
 use std::sync::{Arc, mpsc};
 
+use quire_kvcache::{PinError, PinId};
 use quire_scheduler::record::FlightRecorder;
 
 use crate::client::{ModelInfo, RequestStream};
@@ -11,8 +12,8 @@ use crate::engine::{Engine, EngineParts};
 use crate::frontend::Prepared;
 use crate::progress::Progress;
 use crate::{
-    AsyncLlm, ChatMessage, EngineConfig, EngineStats, Error, Prompt, Request, RequestEvent, RequestOutput,
-    Result, SamplingParams,
+    AsyncLlm, ChatMessage, EngineConfig, EngineStats, Error, Explainer, Prompt, Request, RequestEvent,
+    RequestOutput, Result, SamplingParams,
 };
 
 /// Requests that are worth a second thread for their preparation.
@@ -126,6 +127,38 @@ impl Llm {
     /// What the scheduler was asked and has decided, for a replay.
     pub fn flight_recorder(&self) -> FlightRecorder {
         self.engine.recorder.clone()
+    }
+
+    /// Keeps the full blocks at the beginning of `prompt` in the prefix cache, until they are unpinned: a system prompt that
+    /// every request begins with, say. What the cache does not have is computed first. Such a beginning serves requests
+    /// without tenant and cache salt. `max_pinned_bytes` says how much may be kept; 0, the default, is nothing.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Pin`]; what is wrong with the prompt; what computing it failed at.
+    pub fn pin_prefix(&self, prompt: impl Into<Prompt>) -> Result<PinId> {
+        let (tokens, hashes) = self.engine.frontend.beginning(prompt.into())?;
+        match self.engine.inbox.pin(tokens.clone(), hashes.clone()) {
+            Err(Error::Pin(PinError::NotCached { num_tokens, .. })) if num_tokens > 0 => {
+                self.generate([tokens.clone()], &SamplingParams::greedy(1))?;
+                self.engine.inbox.pin(tokens, hashes)
+            }
+            pinned => pinned,
+        }
+    }
+
+    /// Lets a pinned beginning go: it stays in the cache until its turn comes. False if there is no such pin.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Stopped`].
+    pub fn unpin_prefix(&self, pin: PinId) -> Result<bool> {
+        self.engine.inbox.unpin(pin)
+    }
+
+    /// What asks this engine what its requests wait for, without keeping it running.
+    pub fn explainer(&self) -> Explainer {
+        Explainer(self.engine.inbox.clone())
     }
 
     /// The same engine, for asynchronous callers.

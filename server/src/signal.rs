@@ -2,8 +2,41 @@
 
 use std::path::PathBuf;
 
-use quire_engine::write_recording;
+use quire_engine::{Explainer, write_recording};
 use quire_scheduler::record::FlightRecorder;
+
+/// From now on a SIGUSR2 writes to the log what each request waits for. The engine goes on.
+pub(crate) fn explain_waits(explainer: Explainer) {
+    let wait = move || {
+        if let Err(error) = listen_for_questions(&explainer) {
+            tracing::debug!(target: "quire::server", "no explanations at SIGUSR2: {error}");
+        }
+    };
+    if let Err(error) = std::thread::Builder::new().name("quire-explain".to_owned()).spawn(wait) {
+        tracing::debug!(target: "quire::server", "no explanations at SIGUSR2: {error}");
+    }
+}
+
+#[cfg(unix)]
+fn listen_for_questions(explainer: &Explainer) -> std::io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let mut signals = runtime.block_on(async { signal(SignalKind::user_defined2()) })?;
+    while runtime.block_on(signals.recv()).is_some() {
+        match explainer.explain_all() {
+            Ok(all) if all.is_empty() => tracing::warn!(target: "quire::server", "no request is open"),
+            Ok(all) => all.iter().for_each(|one| tracing::warn!(target: "quire::server", "{one}")),
+            Err(_) => break,
+        }
+    }
+    Ok(())
+}
+
+#[cfg(not(unix))]
+fn listen_for_questions(_explainer: &Explainer) -> std::io::Result<()> {
+    Err(std::io::ErrorKind::Unsupported.into())
+}
 
 /// From now on a SIGUSR1 writes what the recorder holds to a new file in `folder`, and says where. The engine goes on.
 /// Where there is no such signal, or it cannot be had, the program works all the same.

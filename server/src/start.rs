@@ -79,10 +79,11 @@ pub(crate) fn llm(options: EngineOptions, parts: &Parts<'_>) -> Result<Llm> {
     load(builder(options, parts).plan()?)
 }
 
-/// The engine of a plan. At SIGUSR1 it writes what its scheduler did.
+/// The engine of a plan. At SIGUSR1 it writes what its scheduler did, at SIGUSR2 what its requests wait for.
 pub(crate) fn load(plan: EnginePlan) -> Result<Llm> {
     let llm = Llm::start(plan.load()?)?;
     signal::write_recordings(llm.flight_recorder(), llm.config().recording_folder());
+    signal::explain_waits(llm.explainer());
     Ok(llm)
 }
 

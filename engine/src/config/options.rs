@@ -154,6 +154,8 @@ settings! {
     preemption_mode: PreemptionMode = PreemptionMode::Auto;
     /// Whether blocks of ended sequences serve others that begin alike.
     enable_prefix_caching: bool = true;
+    /// KV cache that pinned beginnings may keep; it is set aside, and no sequence may count on it.
+    max_pinned_bytes: Bytes = Bytes(0);
     /// Sequences that run at once.
     max_num_seqs: usize = 128;
     /// Tokens that a step computes.

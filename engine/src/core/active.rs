@@ -67,6 +67,14 @@ impl Requests {
         named.flat_map(|request| request.branches.keys().copied()).collect()
     }
 
+    /// All sequences that have not ended, with their requests and which output of those they are.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (SeqId, &ActiveRequest, u32)> {
+        let requests = self.by_key.values();
+        requests.flat_map(|request| {
+            request.branches.iter().map(move |(seq, branch)| (*seq, request, branch.index))
+        })
+    }
+
     /// A request gets another sequence, for its next output.
     pub(super) fn branch(&mut self, key: RequestKey, seq: SeqId, detokenizer: Box<dyn Detokenizer>) {
         let Some(request) = self.by_key.get_mut(&key) else { return };

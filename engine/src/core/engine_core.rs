@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 use quire_executor::Executor;
 use quire_scheduler::record::{FlightRecorder, RecordedScheduler};
 use quire_scheduler::{
-    Explanation, FinishedSequence, LogFilter, LogObserver, NewSequence, Scheduler, SeqId, Time,
+    Explanation, FinishedSequence, LogFilter, LogObserver, NewSequence, Scheduler, SeqId, Time, WaitReason,
 };
 
 use super::active::{ActiveRequest, NewRequest, Requests, Unforked};
@@ -18,6 +18,7 @@ use super::rows::RowSlots;
 use super::step::finish_reason;
 use super::throughput::Throughput;
 use crate::clock::Clock;
+use crate::explain::RequestExplanation;
 use crate::frontend::Prepared;
 use crate::text::TextDecoder;
 use crate::{EngineStats, Error, FinishReason, RequestEvent, RequestId, Result};
@@ -160,6 +161,11 @@ impl EngineCore {
                 // Whoever holds the engine wants what follows to be seen at once; dropping the other end lets it go on.
                 Some(Command::Hold(held)) => drop(held.recv()),
                 Some(Command::ResetPrefixCache) => self.scheduler.reset_prefix_cache(),
+                Some(Command::ExplainAll(answer)) => drop(answer.send(self.explain_all())),
+                Some(Command::Pin(tokens, hashes, answer)) => {
+                    let _ = answer.send(self.scheduler.pin_prefix(&tokens, &hashes));
+                }
+                Some(Command::Unpin(pin, answer)) => drop(answer.send(self.scheduler.unpin_prefix(pin))),
                 Some(Command::Explain(id, answer)) => drop(answer.send(self.explain(&id))),
                 Some(Command::LogOnly(id)) => {
                     let seq = id.and_then(|id| self.requests.named(&id).first().copied());
@@ -212,6 +218,19 @@ impl EngineCore {
     fn explain(&self, id: &RequestId) -> Vec<Explanation> {
         let now = self.clock.now();
         self.requests.named(id).into_iter().filter_map(|seq| self.scheduler.explain(seq, now)).collect()
+    }
+
+    fn explain_all(&self) -> Vec<RequestExplanation> {
+        let now = self.clock.now();
+        let explain = |(seq, request, index): (SeqId, &ActiveRequest, u32)| {
+            let explanation = self.scheduler.explain(seq, now)?;
+            let behind = match explanation.waits_for {
+                Some(WaitReason::Behind { head, .. }) => self.requests.get(head).map(|head| head.id.clone()),
+                _ => None,
+            };
+            Some(RequestExplanation { request_id: request.id.clone(), index, explanation, behind })
+        };
+        self.requests.iter().filter_map(explain).collect()
     }
 
     /// Ends sequences that the scheduler has ended, and the requests that have no other. Numbers go before events: whoever

@@ -4,10 +4,12 @@ use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, mpsc};
 
 use parking_lot::Mutex;
+use quire_kvcache::{BlockHashes, PinError, PinId};
 use quire_scheduler::Explanation;
 use tokio::sync::oneshot;
 
 use super::active::EventSink;
+use crate::explain::RequestExplanation;
 use crate::frontend::Prepared;
 use crate::{Error, RequestId, Result};
 
@@ -22,6 +24,11 @@ pub(super) enum Command {
     ResetPrefixCache,
     /// Why the requests of that name do not run.
     Explain(RequestId, oneshot::Sender<Vec<Explanation>>),
+    /// What all that has not ended is doing.
+    ExplainAll(mpsc::Sender<Vec<RequestExplanation>>),
+    /// Keeps a beginning in the prefix cache.
+    Pin(Vec<u32>, BlockHashes, mpsc::Sender<Result<PinId, PinError>>),
+    Unpin(PinId, mpsc::Sender<bool>),
     /// Writes the scheduling decisions on the requests of that name only, or on all again.
     LogOnly(Option<RequestId>),
     Hold(mpsc::Receiver<()>),
@@ -163,6 +170,28 @@ impl Inbox {
         let (sender, receiver) = oneshot::channel();
         self.commands.send(Command::Explain(id, sender)).map_err(|_| self.stopped())?;
         Ok(receiver)
+    }
+
+    /// Asks what all that has not ended is doing.
+    pub(crate) fn explain_all(&self) -> Result<Vec<RequestExplanation>> {
+        self.ask(Command::ExplainAll)
+    }
+
+    /// Keeps the full blocks at a beginning.
+    pub(crate) fn pin(&self, tokens: Vec<u32>, hashes: BlockHashes) -> Result<PinId> {
+        Ok(self.ask(|answer| Command::Pin(tokens, hashes, answer))??)
+    }
+
+    /// Lets a beginning go; whether it was kept.
+    pub(crate) fn unpin(&self, pin: PinId) -> Result<bool> {
+        self.ask(|answer| Command::Unpin(pin, answer))
+    }
+
+    /// Waits for the answer to a question.
+    fn ask<T>(&self, question: impl FnOnce(mpsc::Sender<T>) -> Command) -> Result<T> {
+        let (answer, answered) = mpsc::channel();
+        self.commands.send(question(answer)).map_err(|_| self.stopped())?;
+        answered.recv().map_err(|_| self.stopped())
     }
 
     /// Chooses whose scheduling decisions are logged.

@@ -51,6 +51,11 @@ fn line(before: &EngineStats, stats: &EngineStats, elapsed: Duration) -> String 
         percent(stats.num_prefix_hit_tokens, stats.num_prefix_query_tokens),
         elapsed.as_secs_f64() * 1e3 / (stats.num_steps - before.num_steps).max(1) as f64,
     );
+    let reasons = stats.waiting_by_reason.iter().filter(|(_, number)| **number > 0);
+    let reasons: Vec<_> = reasons.map(|(reason, number)| format!("{reason} {number}")).collect();
+    if !reasons.is_empty() {
+        line += &format!(", waiting for: {}", reasons.join(", "));
+    }
     let (busy, idle) =
         (stats.device_time_us - before.device_time_us, stats.device_idle_us - before.device_idle_us);
     // A device without a clock of its own says nothing of either.
@@ -74,6 +79,8 @@ mod tests {
             without.contains("generation 20.0 tokens/s") && without.ends_with("250.00 ms a step"),
             "{without}"
         );
+        stats.waiting_by_reason = [("blocks", 1), ("queue", 7), ("swap", 0)].into();
+        assert!(line(&before, &stats, second).ends_with("250.00 ms a step, waiting for: blocks 1, queue 7"));
         (stats.device_time_us, stats.device_idle_us) = (900, 100);
         assert!(line(&before, &stats, second).ends_with("device idle 10.0 %"));
     }

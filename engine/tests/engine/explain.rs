@@ -2,7 +2,8 @@
 
 use std::time::Duration;
 
-use quire_engine::{Prompt, Request, SamplingParams};
+use quire_engine::{Bytes, Error, Prompt, Request, SamplingParams};
+use quire_kvcache::PinError;
 use quire_scheduler::{Refusal, SeqStatus, WaitReason};
 
 use crate::rig::{RigSpec, drain};
@@ -29,6 +30,11 @@ fn whoever_waits_is_told_why() {
     assert_eq!(second.status, SeqStatus::Waiting);
     assert_eq!(second.waits_for, Some(WaitReason::Refused(Refusal::SeqLimit { limit: 1 })));
     assert!(matches!(explain(&ids[2]).unwrap().waits_for, Some(WaitReason::Behind { place: 1, .. })));
+    let all = rig.llm.explainer().explain_all().unwrap();
+    let told: Vec<_> = all.iter().map(ToString::to_string).collect();
+    assert!(told[0].starts_with(&format!("request {} runs, came ", ids[0])), "{told:?}");
+    assert!(told[1].ends_with(" s: 1 sequences run, which is max_num_seqs"), "{told:?}");
+    assert!(told[2].ends_with(&format!(" s: 1 come first, {} the first of them", ids[1])), "{told:?}");
     let stats = rig.llm.stats();
     assert_eq!((stats.waiting_by_reason["seq_limit"], stats.waiting_by_reason["queue"]), (1, 1), "{stats:?}");
     client.log_schedule_of(Some(&ids[0])).unwrap();
@@ -36,4 +42,34 @@ fn whoever_waits_is_told_why() {
     streams.into_iter().for_each(|stream| drop(drain(stream)));
     rig.check_idle();
     assert_eq!(explain(&ids[0]), None);
+    assert_eq!(rig.llm.explainer().explain_all().unwrap(), []);
+}
+
+#[test]
+fn a_pinned_beginning_stays_while_others_come_and_go() {
+    let mut spec = RigSpec::with_pool(32, 4);
+    (spec.capacity.block_bytes, spec.capacity.max_model_len) = (1000, 64);
+    spec.options = spec.options.clone().max_pinned_bytes(Bytes(5000));
+    let rig = spec.start(|_, _| 50);
+    let beginning: Vec<u32> = (100..117).collect();
+    let pin = rig.llm.pin_prefix(beginning.clone()).unwrap();
+    let cached = || {
+        let longer = [beginning.clone(), vec![7; 3]].concat();
+        rig.llm.generate([longer], &SamplingParams::greedy(1)).unwrap().remove(0).num_cached_tokens
+    };
+    let push_out = || {
+        let others = (0..8).map(|i| vec![20 + i; 60]);
+        rig.llm.generate(others, &SamplingParams::greedy(2)).unwrap();
+    };
+    push_out();
+    assert_eq!(cached(), 16);
+    let error = rig.llm.pin_prefix(vec![9; 8]).unwrap_err();
+    assert!(matches!(error, Error::Pin(PinError::OverCap { need_bytes: 2000, .. })), "{error:?}");
+    let error = rig.llm.pin_prefix(vec![9; 3]).unwrap_err();
+    assert!(matches!(error, Error::Pin(PinError::NotCached { num_tokens: 0, .. })), "{error:?}");
+    assert!(rig.llm.unpin_prefix(pin).unwrap() && !rig.llm.unpin_prefix(pin).unwrap());
+    push_out();
+    assert_eq!(cached(), 0);
+    let replayed = rig.llm.flight_recorder().recording().replay(Box::new(quire_scheduler::Fcfs));
+    assert!(replayed.unwrap().num_steps > 8, "pins are part of what is recorded");
 }

@@ -26,6 +26,15 @@ pub(super) enum Call {
         hashes: Vec<u64>,
     },
     ResetPrefixCache,
+    /// A beginning of full blocks that is kept, by its salt and names.
+    Pin {
+        salt: u64,
+        num_tokens: u32,
+        hashes: Vec<u64>,
+    },
+    Unpin {
+        pin: u64,
+    },
     FailOpenSteps,
     /// Transfers that are done.
     FinishTransfers {
@@ -115,6 +124,8 @@ const FAIL_OPEN_STEPS: u8 = 10;
 const FINISH_TRANSFERS: u8 = 11;
 const SET_RATES: u8 = 12;
 const CHECKPOINT: u8 = 13;
+const PIN: u8 = 14;
+const UNPIN: u8 = 15;
 
 impl Base {
     /// Appends a call, as a difference to what came before.
@@ -149,6 +160,16 @@ impl Base {
                 self.next_seq += u64::from(*num_children);
             }
             Call::ResetPrefixCache => bytes.push(RESET_PREFIX_CACHE),
+            Call::Pin { salt, num_tokens, hashes } => {
+                bytes.push(PIN);
+                put(bytes, *salt);
+                put(bytes, (*num_tokens).into());
+                put_words(bytes, hashes);
+            }
+            Call::Unpin { pin } => {
+                bytes.push(UNPIN);
+                put(bytes, *pin);
+            }
             Call::FailOpenSteps => bytes.push(FAIL_OPEN_STEPS),
             Call::FinishTransfers { transfers } => {
                 bytes.push(FINISH_TRANSFERS);
@@ -271,6 +292,8 @@ impl Base {
                 Call::Fork { parent, num_tokens, num_children, hashes }
             }
             RESET_PREFIX_CACHE => Call::ResetPrefixCache,
+            PIN => Call::Pin { salt: reader.number()?, num_tokens: reader.small()?, hashes: words(reader)? },
+            UNPIN => Call::Unpin { pin: reader.number()? },
             FAIL_OPEN_STEPS => Call::FailOpenSteps,
             FINISH_TRANSFERS => Call::FinishTransfers { transfers: numbers(reader)? },
             CHECKPOINT => Call::Checkpoint { words: numbers(reader)? },
@@ -441,6 +464,8 @@ mod tests {
             Call::Fork { parent: 7, num_tokens: 34, num_children: 3, hashes: vec![4] },
             Call::Abort { seq: 8 },
             Call::ResetPrefixCache,
+            Call::Pin { salt: 3, num_tokens: 32, hashes: vec![7, u64::MAX] },
+            Call::Unpin { pin: 300 },
             Call::FailOpenSteps,
             Call::FinishTransfers { transfers: vec![0, 300] },
             Call::SetRates { swap_bytes_per_s: 1.5e10, prefill_tokens_per_s: 0.25 },

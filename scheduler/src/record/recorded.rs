@@ -3,7 +3,7 @@
 use std::ops::Deref;
 use std::time::Duration;
 
-use quire_kvcache::{BlockHash, StepId, TransferId};
+use quire_kvcache::{BlockHash, BlockHashes, PinError, PinId, StepId, TransferId};
 
 use super::call::{Added, Call, Committed, Exception, Gauges, Planned};
 use super::file::Header;
@@ -146,6 +146,29 @@ impl RecordedScheduler {
     pub fn reset_prefix_cache(&mut self) {
         self.scheduler.reset_prefix_cache();
         self.push(&Call::ResetPrefixCache);
+    }
+
+    /// [`Scheduler::pin_prefix`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn pin_prefix(&mut self, tokens: &[u32], hashes: &BlockHashes) -> Result<PinId, PinError> {
+        let pin = self.scheduler.pin_prefix(tokens, hashes)?;
+        self.push(&Call::Pin {
+            salt: hashes.salt().low_bits(),
+            num_tokens: tokens.len() as u32,
+            hashes: hashes.as_slice().iter().map(|hash| hash.low_bits()).collect(),
+        });
+        Ok(pin)
+    }
+
+    /// [`Scheduler::unpin_prefix`].
+    pub fn unpin_prefix(&mut self, pin: PinId) -> bool {
+        let is_known = self.scheduler.unpin_prefix(pin);
+        if is_known {
+            self.push(&Call::Unpin { pin: pin.0 });
+        }
+        is_known
     }
 
     /// [`Scheduler::finish_transfers`].

@@ -1,6 +1,6 @@
 //! The recorded calls, made again.
 
-use quire_kvcache::{BlockHash, BlockHashes, CacheSalt, TransferId};
+use quire_kvcache::{BlockHash, BlockHashes, CacheSalt, PinId, TransferId};
 
 use super::call::{Added, Base, Call, Committed};
 use super::error::RecordingError;
@@ -130,6 +130,12 @@ impl Replay {
                 }
             }
             Call::ResetPrefixCache => self.scheduler.reset_prefix_cache(),
+            Call::Pin { salt, num_tokens, hashes } => {
+                let hashes = block_hashes(CacheSalt::from_low_bits(salt), &hashes);
+                let tokens = vec![0; num_tokens.min(MAX_PINNED_TOKENS) as usize];
+                self.scheduler.pin_prefix(&tokens, &hashes).map_err(|error| self.refused(&error))?;
+            }
+            Call::Unpin { pin } => drop(self.scheduler.unpin_prefix(PinId(pin))),
             Call::FailOpenSteps => drop(self.scheduler.fail_open_steps()),
             Call::FinishTransfers { transfers } => {
                 let transfers: Vec<_> = transfers.into_iter().map(TransferId).collect();
@@ -195,6 +201,9 @@ impl Replay {
         RecordingError::Refused { step: self.step, reason: reason.to_string() }
     }
 }
+
+/// More than any context; a broken recording asks for no more memory.
+const MAX_PINNED_TOKENS: u32 = 1 << 24;
 
 /// More than a row ever brings.
 const TOKENS: [u32; 64] = [0; 64];

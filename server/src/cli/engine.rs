@@ -48,6 +48,11 @@ const FLAGS: &[Flag] = &[
         "auto|recompute|swap",
         "What happens to a sequence that must give way: auto takes what is quicker",
     ),
+    flag(
+        "max_pinned_bytes",
+        "BYTES",
+        "KV cache that pinned beginnings may keep, such as 64MiB; none by default",
+    ),
     flag("max_num_seqs", "N", "Sequences that run at once"),
     flag("max_num_batched_tokens", "N", "Tokens that a step computes"),
     flag("max_prefill_chunk", "N", "Tokens of one prompt that a step computes"),
