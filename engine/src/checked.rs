@@ -53,6 +53,8 @@ pub struct CheckedParams {
     stop: Vec<String>,
     include_stop_str_in_output: bool,
     skip_special_tokens: bool,
+    bad_words: Vec<String>,
+    truncate_prompt_tokens: Option<usize>,
     /// The tokens that end the output, with what is told then.
     end_tokens: BTreeMap<u32, Option<StopReason>>,
 }
@@ -70,6 +72,7 @@ impl SamplingParams {
         let mut row = self.check_distribution(limits)?;
         (row.presence_penalty, row.frequency_penalty, row.repetition_penalty) = self.check_penalties()?;
         row.logit_bias = self.check_bias(limits)?;
+        row.logit_bias.extend(self.check_allowed(limits)?);
         row.logprobs = check_logprobs("logprobs", self.logprobs, limits)?;
         row.prompt_logprobs = check_logprobs("prompt_logprobs", self.prompt_logprobs, limits)?;
         let end_tokens = self.end_tokens(limits)?;
@@ -83,6 +86,8 @@ impl SamplingParams {
             stop: self.check_stop()?,
             include_stop_str_in_output: self.include_stop_str_in_output,
             skip_special_tokens: self.skip_special_tokens,
+            bad_words: self.check_bad_words()?,
+            truncate_prompt_tokens: self.check_truncation()?,
             end_tokens,
         })
     }
@@ -103,9 +108,6 @@ impl SamplingParams {
     fn check_not_built(&self) -> Result<(), ParamError> {
         let shown = |value: String, is_used: bool| is_used.then_some(value);
         let fields = [
-            ("bad_words", shown(format!("{:?}", self.bad_words), !self.bad_words.is_empty()), "none"),
-            ("allowed_token_ids", self.allowed_token_ids.as_ref().map(|ids| format!("{ids:?}")), "none"),
-            ("truncate_prompt_tokens", self.truncate_prompt_tokens.map(|n| n.to_string()), "none"),
             ("structured_outputs", self.structured_outputs.as_ref().map(ToString::to_string), "none"),
             ("detokenize", shown("false".to_owned(), !self.detokenize), "true"),
             (
@@ -191,6 +193,35 @@ impl SamplingParams {
         self.logit_bias.iter().map(check).collect()
     }
 
+    /// Forbids all tokens but those that are allowed.
+    fn check_allowed(&self, limits: &ParamLimits) -> Result<Vec<(u32, f32)>, ParamError> {
+        let Some(allowed) = &self.allowed_token_ids else { return Ok(Vec::new()) };
+        if allowed.is_empty() {
+            return refuse("allowed_token_ids", "[]", "at least one token");
+        }
+        allowed.iter().try_for_each(|&id| check_token_id("allowed_token_ids", id, limits))?;
+        let allowed: BTreeSet<u32> = allowed.iter().copied().collect();
+        let all = 0..u32::try_from(limits.vocab_size).unwrap_or(u32::MAX);
+        Ok(all.filter(|id| !allowed.contains(id)).map(|id| (id, f32::NEG_INFINITY)).collect())
+    }
+
+    fn check_bad_words(&self) -> Result<Vec<String>, ParamError> {
+        if self.bad_words.iter().any(|word| word.trim_start().is_empty()) {
+            return refuse("bad_words", format!("{:?}", self.bad_words), "no empty word");
+        }
+        Ok(self.bad_words.clone())
+    }
+
+    /// The prompt's tokens that are kept; -1 keeps what the context holds.
+    fn check_truncation(&self) -> Result<Option<usize>, ParamError> {
+        match self.truncate_prompt_tokens {
+            Some(given) if given == 0 || given < -1 => {
+                refuse("truncate_prompt_tokens", given, "at least 1, or -1 for as many as the context holds")
+            }
+            given => Ok(given.map(|given| usize::try_from(given).unwrap_or(usize::MAX))),
+        }
+    }
+
     fn check_stop(&self) -> Result<Vec<String>, ParamError> {
         if self.stop.iter().any(String::is_empty) {
             return refuse("stop", format!("{:?}", self.stop), "no empty string");
@@ -250,6 +281,21 @@ impl CheckedParams {
     /// Whether special tokens are left out of the text.
     pub fn skip_special_tokens(&self) -> bool {
         self.skip_special_tokens
+    }
+
+    /// Words that must not be generated.
+    pub fn bad_words(&self) -> &[String] {
+        &self.bad_words
+    }
+
+    /// Tokens of the prompt's end that are kept, where not all are.
+    pub fn truncate_prompt_tokens(&self) -> Option<usize> {
+        self.truncate_prompt_tokens
+    }
+
+    /// Forbids tokens.
+    pub(crate) fn forbid(&mut self, token_ids: impl IntoIterator<Item = u32>) {
+        self.row.logit_bias.extend(token_ids.into_iter().map(|id| (id, f32::NEG_INFINITY)));
     }
 
     /// Best log-probabilities that come with each token, where any do.
@@ -342,12 +388,71 @@ mod tests {
 
     #[test]
     fn what_is_not_built_says_so() {
-        check(|p| p.bad_words = vec!["x".into()], "bad_words = [\"x\"] is not built yet: expected none");
-        check(
-            |p| p.allowed_token_ids = Some(vec![1]),
-            "allowed_token_ids = [1] is not built yet: expected none",
-        );
         check(|p| p.logprobs = Some(-1), "logprobs = -1 is not built yet: expected at most max_logprobs");
+    }
+
+    /// Field, values at the edges, values one step outside, values of another type.
+    const FIELDS: &[(&str, &str, &str, &str)] = &[
+        ("n", "[1, 16384]", "[0, 16385]", r#"["x", 1.5, -1]"#),
+        ("best_of", "[1]", "[0, 2]", r#"["1"]"#),
+        ("presence_penalty", "[-2, 2]", "[-2.001, 2.001]", r#"["0"]"#),
+        ("frequency_penalty", "[-2, 2]", "[-2.001, 2.001]", r#"["0"]"#),
+        ("repetition_penalty", "[0.001, 1000]", "[0, -1]", r#"["1"]"#),
+        ("temperature", "[0, 2]", "[-0.001, 2.001]", r#"["1"]"#),
+        ("top_p", "[0.000001, 1]", "[0, 1.001]", r#"["1"]"#),
+        ("top_k", "[-1, 0, 1, 1000000]", "[-2]", "[1.5]"),
+        ("min_p", "[0, 1]", "[-0.001, 1.001]", r#"["1"]"#),
+        ("seed", "[-1, 0, 9223372036854775807]", "[]", "[1.5, 9223372036854775808]"),
+        ("stop", r#"["a", ["a", "b"], []]"#, r#"["", ["a", ""]]"#, "[1, [1]]"),
+        ("stop_token_ids", "[[], [0], [99]]", "[[100]]", r#"[["a"], [1.5], [-1]]"#),
+        ("bad_words", r#"[[], ["a"]]"#, r#"[[""], ["a", " "]]"#, r#"["a", [1]]"#),
+        ("include_stop_str_in_output", "[true, false]", "[]", r#"[1, "true"]"#),
+        ("ignore_eos", "[true, false]", "[]", r#"[1, "true"]"#),
+        ("max_tokens", "[1, 18446744073709551615]", "[0]", "[-1, 1.5]"),
+        ("min_tokens", "[0, 16]", "[17]", "[-1, 1.5]"),
+        ("logprobs", "[0, 20, true, false]", "[-2, 21]", r#"["1", 1.5]"#),
+        ("prompt_logprobs", "[0, 20, true, false]", "[-2, 21]", r#"["1", 1.5]"#),
+        ("detokenize", "[true]", "[]", "[1]"),
+        ("skip_special_tokens", "[true, false]", "[]", "[1]"),
+        ("spaces_between_special_tokens", "[true]", "[]", "[1]"),
+        ("truncate_prompt_tokens", "[-1, 1, 1000000]", "[0, -2]", r#"["1", 1.5]"#),
+        ("logit_bias", r#"[{}, {"0": 1}, {"99": -1000}]"#, r#"[{"100": 1}]"#, r#"[[1], {"a": 1}]"#),
+        ("allowed_token_ids", "[[0], [99]]", "[[], [100]]", r#"[["a"], [-1]]"#),
+    ];
+
+    #[test]
+    fn every_field_takes_its_range_and_refuses_what_lies_one_step_outside() {
+        let list = |json: &str| serde_json::from_str::<Vec<serde_json::Value>>(json).unwrap();
+        let check = |field: &str, value: &serde_json::Value| {
+            let given = serde_json::Map::from_iter([(field.to_owned(), value.clone())]);
+            SamplingParams::default().with_json(&given).and_then(|params| params.check(&limits()))
+        };
+        for (field, allowed, outside, of_another_type) in FIELDS {
+            for value in list(allowed) {
+                check(field, &value).unwrap_or_else(|error| panic!("{field} = {value}: {error}"));
+            }
+            for value in list(outside) {
+                let error = check(field, &value).expect_err(&format!("{field} = {value}"));
+                let shown = matches!(&error, ParamError::Value { rule, .. } if !rule.is_empty());
+                assert!(shown && error.field() == *field, "{field} = {value}: {error}");
+            }
+            for value in list(of_another_type) {
+                let error = check(field, &value).expect_err(&format!("{field} = {value}"));
+                assert!(matches!(error, ParamError::Type { .. }) && error.field() == *field, "{error}");
+            }
+        }
+        let listed = FIELDS.iter().map(|(field, ..)| *field).chain(["structured_outputs"]);
+        let (mut listed, mut all) = (listed.collect::<Vec<_>>(), SamplingParams::field_names().to_vec());
+        listed.sort_unstable();
+        all.sort_unstable();
+        assert_eq!(listed, all, "every field is tested");
+    }
+
+    #[test]
+    fn only_allowed_tokens_are_left() {
+        let row = checked(|p| p.allowed_token_ids = Some(vec![5, 7, 5])).unwrap().row_sampling(0);
+        assert_eq!(row.logit_bias.len(), 98);
+        assert!(row.logit_bias.iter().all(|&(id, bias)| ![5, 7].contains(&id) && bias == f32::NEG_INFINITY));
     }
 
     #[test]

@@ -12,6 +12,7 @@ use quire_scheduler::{NewSequence, TenantId, Time};
 
 use crate::checked::{CheckedParams, ParamLimits};
 use crate::clock::Clock;
+use crate::params::ParamError;
 use crate::prompt::{ChatPrompt, Prompt};
 use crate::request::{Request, RequestId};
 use crate::seeds::Seeds;
@@ -62,8 +63,9 @@ impl Frontend {
     /// same with and without a check before.
     pub(crate) fn check(&self, mut request: Request) -> Result<Request> {
         guarded("checking the request", || {
-            request.params.check(&self.limits)?;
-            let token_ids = self.tokenize_prompt(request.prompt)?.token_ids;
+            let mut params = request.params.check(&self.limits)?;
+            self.forbid_words(&mut params)?;
+            let token_ids = self.tokenize_within(request.prompt, &params)?.token_ids;
             self.check_length(&token_ids)?;
             request.prompt = Prompt::TokenIds(token_ids);
             Ok(request)
@@ -93,8 +95,9 @@ impl Frontend {
     }
 
     fn try_prepare(&self, request: Request, arrival: Time) -> Result<Prepared> {
-        let params = request.params.check(&self.limits)?;
-        let TokenizedPrompt { text, token_ids } = self.tokenize_prompt(request.prompt)?;
+        let mut params = request.params.check(&self.limits)?;
+        self.forbid_words(&mut params)?;
+        let TokenizedPrompt { text, token_ids } = self.tokenize_within(request.prompt, &params)?;
         self.check_length(&token_ids)?;
         let seed = params.seed().unwrap_or_else(|| self.seeds.draw());
         tracing::debug!(
@@ -114,6 +117,41 @@ impl Frontend {
         };
         let sampling = params.row_sampling(seed);
         Ok(Prepared { id: request.id, prompt: text, params, sampling, sequence, detokenizer })
+    }
+
+    /// The end of the prompt, as far as the parameters keep it.
+    fn tokenize_within(
+        &self,
+        prompt: Prompt,
+        params: &CheckedParams,
+    ) -> Result<TokenizedPrompt, PromptError> {
+        let mut prompt = self.tokenize_prompt(prompt)?;
+        if let Some(kept) = params.truncate_prompt_tokens() {
+            let kept = if kept == usize::MAX { self.max_model_len.saturating_sub(1) } else { kept };
+            prompt.token_ids.drain(..prompt.token_ids.len().saturating_sub(kept));
+        }
+        Ok(prompt)
+    }
+
+    /// A word is one token at the beginning of a word, another one within.
+    fn forbid_words(&self, params: &mut CheckedParams) -> Result<()> {
+        let mut forbidden = Vec::new();
+        for word in params.bad_words() {
+            let word = word.trim_start();
+            let num_before = forbidden.len();
+            for text in [word.to_owned(), format!(" {word}")] {
+                match self.encode(&text, false)?[..] {
+                    [token_id] => forbidden.push(token_id),
+                    _ if forbidden.len() > num_before => {}
+                    _ => {
+                        let (field, value) = ("bad_words", format!("{word:?}"));
+                        return Err(ParamError::NotBuilt { field, value, rule: "words of one token" }.into());
+                    }
+                }
+            }
+        }
+        params.forbid(forbidden);
+        Ok(())
     }
 
     fn tokenize_prompt(&self, prompt: Prompt) -> Result<TokenizedPrompt, PromptError> {

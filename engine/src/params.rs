@@ -54,11 +54,11 @@ pub struct SamplingParams {
     pub detokenize: bool,
     /// Whether special tokens in the text are set off by spaces. Only the value true is built.
     pub spaces_between_special_tokens: bool,
-    /// Words that must not be generated. Not built.
+    /// Words that must not be generated, as the beginning of a word or within one. Words of one token are built.
     pub bad_words: Vec<String>,
-    /// The only tokens that may be generated. Not built.
+    /// The only tokens that may be generated, at least one.
     pub allowed_token_ids: Option<Vec<u32>>,
-    /// Keeps the last so many tokens of the prompt. Not built.
+    /// Keeps the last so many tokens of the prompt; -1 as many as the context holds beside a token of output.
     pub truncate_prompt_tokens: Option<i64>,
     /// The form that the output must have. Not built.
     pub structured_outputs: Option<serde_json::Value>,

@@ -4,7 +4,7 @@ use quire_engine::{
     Error, ErrorKind, FinishReason, MaxModelLen, ParamError, Prompt, PromptError, SamplingParams,
 };
 
-use crate::rig::{Rig, RigSpec, VOCAB_SIZE};
+use crate::rig::{Rig, RigSpec, VOCAB_SIZE, byte_tokens};
 
 fn ids(len: usize) -> Prompt {
     Prompt::TokenIds(vec![9; len])
@@ -117,4 +117,34 @@ fn br_10_more_than_may_wait_are_refused_at_once() {
     // A list is not refused for its length: it waits for its turn.
     let outputs = rig.llm.generate(vec!["x"; 40], &SamplingParams::default()).unwrap();
     assert_eq!(outputs.len(), 40);
+}
+
+#[test]
+fn a_prompt_is_cut_to_its_end() {
+    let rig = RigSpec::default().start(|_, _| 50);
+    let longest = rig.llm.model().max_model_len - 1;
+    for (given, kept) in [(3, 3), (1000, 300), (-1, longest.min(300))] {
+        let params = SamplingParams { truncate_prompt_tokens: Some(given), ..SamplingParams::greedy(1) };
+        let prompt: Vec<u32> = (0..300).map(|i| 3 + i % 250).collect();
+        match rig.llm.generate([prompt.clone()], &params) {
+            Ok(outputs) => assert_eq!(outputs[0].prompt_token_ids, prompt[300 - kept..]),
+            Err(_) => assert!(kept > longest, "{given}"),
+        }
+    }
+}
+
+#[test]
+fn a_bad_word_is_forbidden_at_the_device() {
+    let rig = RigSpec::default().start(|_, _| 50);
+    let bad_words = |words: &[&str]| SamplingParams {
+        bad_words: words.iter().map(|word| (*word).to_owned()).collect(),
+        ..SamplingParams::greedy(1)
+    };
+    rig.generate(bad_words(&["A"]));
+    let batches = rig.control.batches();
+    let bias = &batches.last().unwrap().added[0].sampling.logit_bias;
+    assert!(bias.contains(&(byte_tokens("A")[0], f32::NEG_INFINITY)), "{bias:?}");
+    let error = rig.llm.generate(["x"], &bad_words(&["AB"])).unwrap_err();
+    assert_eq!(error.kind(), ErrorKind::NotBuilt);
+    assert_eq!(error.field(), Some("bad_words"));
 }
