@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::plan::StepPlan;
 
-pub use fit::{FitError, FitReport, StepSample, fit};
+pub use fit::{FitError, FitReport, Run, StepSample, fit, fit_runs};
 
 /// What a step computes, as far as its time depends on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]

@@ -93,7 +93,8 @@ pub struct Tuner<'a> {
     pub policy: &'a str,
 }
 
-/// The values that are tried.
+/// The values that are tried; of `max_model_len`, multiples of the longest request.
+const MAX_MODEL_LEN: [u32; 5] = [1, 2, 4, 8, 16];
 const MAX_NUM_SEQS: [u32; 7] = [16, 32, 64, 128, 256, 512, 1024];
 const MAX_NUM_BATCHED_TOKENS: [u32; 6] = [512, 1024, 2048, 4096, 8192, 16384];
 const BLOCK_SIZE: [u32; 4] = [8, 16, 32, 64];
@@ -122,6 +123,7 @@ impl Tuner<'_> {
             memory_percent: 90,
         };
         let mut best = search.rate(usual)?;
+        let neighbours = |of| neighbours(of, max_model_len);
         loop {
             let before = best.clone();
             for (_, settings) in neighbours(before.settings) {
@@ -175,6 +177,9 @@ impl Search<'_> {
             return Ok(known.clone());
         }
         let num_blocks = self.tuner.memory.num_blocks(&settings);
+        // An engine does not start with a pool that holds no sequence of full length.
+        let num_tokens = u64::from(num_blocks) * u64::from(settings.block_size);
+        let num_blocks = if num_tokens < u64::from(settings.max_model_len) { 0 } else { num_blocks };
         let mut best = Choice {
             settings,
             num_blocks,
@@ -238,14 +243,16 @@ impl Choice {
     }
 }
 
-/// All settings that differ in one value.
-fn neighbours(of: Settings) -> Vec<(&'static str, Settings)> {
+/// All settings that differ in one value; `longest` is the length of the longest request.
+fn neighbours(of: Settings, longest: u32) -> Vec<(&'static str, Settings)> {
     let seqs = MAX_NUM_SEQS.map(|max_num_seqs| ("max_num_seqs", Settings { max_num_seqs, ..of }));
     let tokens = MAX_NUM_BATCHED_TOKENS
         .map(|max_num_batched_tokens| ("max_num_batched_tokens", Settings { max_num_batched_tokens, ..of }));
     let sizes = BLOCK_SIZE.map(|block_size| ("block_size", Settings { block_size, ..of }));
     let shares =
         MEMORY_PERCENT.map(|memory_percent| ("gpu_memory_utilization", Settings { memory_percent, ..of }));
-    let all = seqs.into_iter().chain(tokens).chain(sizes).chain(shares);
+    let lengths = MAX_MODEL_LEN
+        .map(|times| ("max_model_len", Settings { max_model_len: longest.saturating_mul(times), ..of }));
+    let all = seqs.into_iter().chain(tokens).chain(sizes).chain(lengths).chain(shares);
     all.filter(|(_, settings)| *settings != of).collect()
 }

@@ -30,6 +30,9 @@ fn the_best_settings_are_within_the_goal_and_no_neighbour_is_better() {
     for (name, other) in &tuned.alternatives {
         assert!(other.requests_per_s <= best.requests_per_s * 1.05, "{name}: {other:?}");
     }
+    let longer: Vec<_> = tuned.alternatives.iter().filter(|(name, _)| *name == "max_model_len").collect();
+    assert_eq!(longer.len(), 4, "more length than is asked for is tried, and changes nothing");
+    assert!(longer.iter().all(|(_, other)| other.requests_per_s > 0.9 * best.requests_per_s), "{longer:?}");
     let worst =
         tuned.alternatives.iter().map(|(_, other)| other.requests_per_s).fold(f64::INFINITY, f64::min);
     assert!(worst < 0.9 * best.requests_per_s, "some setting matters: {worst} of {}", best.requests_per_s);

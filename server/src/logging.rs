@@ -55,7 +55,17 @@ fn directives(given: &str) -> String {
         level @ ("info" | "debug" | "trace") => format!("warn,quire={level}"),
         "warning" => "warn".to_owned(),
         "critical" => "error".to_owned(),
-        _ => given.to_owned(),
+        _ => given.split(',').map(long_target).collect::<Vec<_>>().join(","),
+    }
+}
+
+/// Quire's own targets have short names in a list: `schedule=debug` is `quire::schedule=debug`.
+fn long_target(directive: &str) -> String {
+    let short = ["schedule", "scheduler", "engine", "executor", "kernels", "models", "server"];
+    match directive.split_once('=') {
+        Some(("dispatch", level)) => format!("quire::kernels={level}"),
+        Some((target, level)) if short.contains(&target) => format!("quire::{target}={level}"),
+        _ => directive.to_owned(),
     }
 }
 
@@ -85,6 +95,11 @@ mod tests {
             ("DEBUG", "warn,quire=debug"),
             ("WARNING", "warn"),
             ("quire::engine=trace,off", "quire::engine=trace,off"),
+            ("schedule=debug", "quire::schedule=debug"),
+            (
+                "warn,schedule=debug,dispatch=info,tokio=off",
+                "warn,quire::schedule=debug,quire::kernels=info,tokio=off",
+            ),
         ] {
             assert_eq!(directives(given), expected);
             assert!(EnvFilter::builder().parse(directives(given)).is_ok());

@@ -48,21 +48,47 @@ pub enum FitError {
 
 const NUM_TERMS: usize = 6;
 const MIN_STEPS: usize = 16;
+/// Huber's constant: 95 % as good as least squares where errors are normal.
+const TOLERANCE: f64 = 1.345;
 /// Weights have settled by then.
 const NUM_ROUNDS: usize = 8;
 
-/// Fits the terms by least squares, each step weighted by the inverse of its time, so that the sum of all is met and short
-/// steps count, too; no term is negative. `host_us` is what a step takes beyond the device's time, on average.
+/// The measured steps of one recording.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Run {
+    /// The steps.
+    pub samples: Vec<StepSample>,
+    /// What a step takes beyond the device's time, on average, in microseconds.
+    pub host_us: f64,
+}
+
+/// Fits the terms to the steps of one recording: see [`fit_runs`]. `host_us` is what a step takes beyond the device's time,
+/// on average.
 ///
 /// # Errors
 /// [`FitError::TooFew`].
 pub fn fit(samples: &[StepSample], host_us: f64, name: &str) -> Result<FitReport, FitError> {
-    let measured: Vec<_> = samples.iter().filter(|sample| sample.device_us > 0.0).copied().collect();
+    fit_runs(&[Run { samples: samples.to_vec(), host_us }], name)
+}
+
+/// Fits the terms by least squares, each step weighted by the inverse of its time, so that short steps count, too; no term is
+/// negative. Machines are shared: steps that took much longer than others of their kind count less (Huber, "Robust
+/// estimation of a location parameter", 1964), a recording made in a slow minute is brought to the speed of the others,
+/// and the model is that of the recording of median speed, whose sum it meets.
+///
+/// # Errors
+/// [`FitError::TooFew`].
+pub fn fit_runs(runs: &[Run], name: &str) -> Result<FitReport, FitError> {
+    let measured = |run: &Run| -> Vec<_> {
+        run.samples.iter().filter(|sample| sample.device_us > 0.0).copied().collect()
+    };
+    let runs_of_samples: Vec<_> = runs.iter().map(measured).filter(|samples| !samples.is_empty()).collect();
+    let measured: Vec<_> = runs_of_samples.concat();
     if measured.len() < MIN_STEPS {
         return Err(FitError::TooFew { given: measured.len(), expected: MIN_STEPS });
     }
     let [step_us, prefill_token_us, decode_us, context_token_us, prefill_pair_us, swapped_block_us] =
-        non_negative(&measured);
+        terms_of_runs(&runs_of_samples);
     let model = CostModel {
         name: name.to_owned(),
         source: format!("fitted from {} recorded steps", measured.len()),
@@ -74,7 +100,47 @@ pub fn fit(samples: &[StepSample], host_us: f64, name: &str) -> Result<FitReport
         swapped_block_us,
         kv_pool_tokens: None,
     };
-    Ok(report(model, &measured, host_us))
+    Ok(report(model, &measured, median(runs.iter().map(|run| run.host_us).collect())))
+}
+
+/// The terms at the median speed of all runs. A run's speed is its sum over that of the model, which is fitted to all runs
+/// brought to one speed, in turns.
+fn terms_of_runs(runs: &[Vec<StepSample>]) -> [f64; NUM_TERMS] {
+    let mut speeds = vec![1.0; runs.len()];
+    let mut terms = [0.0; NUM_TERMS];
+    for _ in 0..if runs.len() == 1 { 1 } else { NUM_ROUNDS } {
+        let at_one_speed = runs.iter().zip(&speeds).flat_map(|(samples, speed)| {
+            samples.iter().map(move |sample| StepSample { device_us: sample.device_us / speed, ..*sample })
+        });
+        terms = non_negative(&at_one_speed.collect::<Vec<_>>());
+        let found: Vec<f64> = runs.iter().map(|samples| speed(samples, &terms)).collect();
+        let middle = median(found.clone());
+        speeds = found.into_iter().map(|speed| speed / middle).collect();
+        terms = terms.map(|term| term * middle);
+    }
+    terms
+}
+
+/// How much longer steps took than the terms say.
+fn speed(samples: &[StepSample], terms: &[f64; NUM_TERMS]) -> f64 {
+    let total: f64 = samples.iter().map(|sample| sample.device_us).sum();
+    let predicted: f64 = samples.iter().map(|sample| predict(terms, &sample.work)).sum();
+    if predicted > 0.0 { total / predicted } else { 1.0 }
+}
+
+fn predict(terms: &[f64; NUM_TERMS], work: &StepWork) -> f64 {
+    terms.iter().zip(factors(work)).map(|(term, factor)| term * factor).sum()
+}
+
+/// The middle one; of an even number the mean of two.
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    let middle = values.len() / 2;
+    match values.get(middle) {
+        None => 0.0,
+        Some(value) if values.len() % 2 == 1 => *value,
+        Some(value) => value.midpoint(values[middle - 1]),
+    }
 }
 
 fn report(model: CostModel, samples: &[StepSample], host_us: f64) -> FitReport {
@@ -120,19 +186,17 @@ fn mean_factor(samples: &[StepSample], term: usize) -> f64 {
 }
 
 /// The normal equations of the used terms, weighted by the inverse of the time that the last round gave, so that a step
-/// counts by how long it takes, and the sum of all comes out right. Each column is divided by its mean, and solved for by
+/// counts by how long it takes, and less if it is far off. Each column is divided by its mean, and solved for by
 /// elimination with pivots. A term that the samples say nothing of is 0.
 fn least_squares(samples: &[StepSample], is_used: &[bool; NUM_TERMS]) -> [f64; NUM_TERMS] {
     let scales: Vec<f64> = (0..NUM_TERMS).map(|term| mean_factor(samples, term)).collect();
     let used: Vec<usize> = (0..NUM_TERMS).filter(|&term| is_used[term] && scales[term] > 0.0).collect();
-    let shortest = samples.iter().map(|sample| sample.device_us).fold(f64::INFINITY, f64::min);
     let mut terms = [0.0; NUM_TERMS];
-    for round in 0..NUM_ROUNDS {
+    let mut weights: Vec<f64> = samples.iter().map(|sample| sample.device_us.recip()).collect();
+    for _ in 0..NUM_ROUNDS {
         let mut matrix = vec![vec![0.0; used.len() + 1]; used.len()];
-        for sample in samples {
+        for (sample, weight) in samples.iter().zip(&weights) {
             let factors = factors(&sample.work);
-            let predicted: f64 = terms.iter().zip(factors).map(|(term, factor)| term * factor).sum();
-            let weight = if round == 0 { sample.device_us.recip() } else { predicted.max(shortest).recip() };
             let row: Vec<f64> = used.iter().map(|&term| factors[term] / scales[term]).collect();
             for (i, equation) in matrix.iter_mut().enumerate() {
                 let values = row.iter().chain([&sample.device_us]);
@@ -141,8 +205,21 @@ fn least_squares(samples: &[StepSample], is_used: &[bool; NUM_TERMS]) -> [f64; N
         }
         let solved = solve(matrix);
         used.iter().zip(solved).for_each(|(&term, value)| terms[term] = value / scales[term]);
+        weights = huber_weights(samples, &terms);
     }
     terms
+}
+
+/// One over the predicted time; times less than one for errors of more than `TOLERANCE` standard deviations, which are told
+/// from the median of all errors.
+fn huber_weights(samples: &[StepSample], terms: &[f64; NUM_TERMS]) -> Vec<f64> {
+    let shortest = samples.iter().map(|sample| sample.device_us).fold(f64::INFINITY, f64::min);
+    let predicted: Vec<f64> =
+        samples.iter().map(|sample| predict(terms, &sample.work).max(shortest)).collect();
+    let errors: Vec<f64> =
+        samples.iter().zip(&predicted).map(|(sample, time)| (sample.device_us / time - 1.0).abs()).collect();
+    let tolerated = (TOLERANCE * 1.4826 * median(errors.clone())).max(1e-6);
+    errors.iter().zip(predicted).map(|(error, time)| (tolerated / error).min(1.0) / time).collect()
 }
 
 /// Gauss and Jordan; an unknown whose pivot vanishes is 0.
@@ -213,6 +290,38 @@ mod tests {
         assert!((0.05..0.15).contains(&report.mean_error), "{}", report.mean_error);
         assert!(report.model.terms().iter().all(|(_, term)| *term >= 0.0));
         assert!(report.model.step_us > 3000.0);
+    }
+
+    /// A step in ten is interrupted and takes up to four times as long, and of seven recordings two are made at half speed.
+    #[test]
+    fn interruptions_and_slow_minutes_do_not_bend_the_terms() {
+        let truth = CostModel { swapped_block_us: 0.0, ..CostModel::default() };
+        let mut rng = Rng::new(3);
+        let runs: Vec<_> = [1.0, 2.1, 1.0, 1.02, 1.9, 0.98, 1.0]
+            .map(|speed| {
+                let mut samples = samples(&truth, 0.05);
+                for sample in &mut samples {
+                    let interrupted = if rng.one_in(10) { f64::from(rng.range(2..5)) } else { 1.0 };
+                    sample.device_us *= speed * interrupted;
+                }
+                Run { samples, host_us: 0.0 }
+            })
+            .to_vec();
+        let model = fit_runs(&runs, "x").unwrap().model;
+        let slow = fit(&runs.iter().flat_map(|run| run.samples.clone()).collect::<Vec<_>>(), 0.0, "x")
+            .unwrap()
+            .model;
+        // The interruptions add a fifth to the whole, and to no term more than to the others.
+        let work = StepWork { num_rows: 8, num_decodes: 8, context_tokens: 4000, ..StepWork::default() };
+        let factor = |model: &CostModel, work: &StepWork| {
+            model.step_time(work).as_secs_f64() / truth.step_time(work).as_secs_f64()
+        };
+        let prompt =
+            StepWork { num_rows: 1, prefill_tokens: 512, prefill_pairs: 130_000, ..StepWork::default() };
+        for work in [work, prompt] {
+            assert!((1.15..1.25).contains(&factor(&model, &work)), "{}", factor(&model, &work));
+            assert!(factor(&slow, &work) > 1.4, "{}", factor(&slow, &work));
+        }
     }
 
     #[test]

@@ -34,9 +34,10 @@ use crate::logging;
 #[derive(Parser)]
 #[command(name = "quire", version)]
 struct Cli {
-    /// Which log lines are written: off, error, warn, info, debug, trace, or a list of TARGET=LEVEL. QUIRE_LOG, RUST_LOG
-    /// and VLLM_LOGGING_LEVEL say the same.
-    #[arg(long, global = true, value_name = "FILTER")]
+    /// Which log lines are written: off, error, warn, info, debug, trace, or a list of TARGET=LEVEL with the targets
+    /// schedule, dispatch, scheduler, engine, executor, kernels, models, server or those of other programs. QUIRE_LOG,
+    /// RUST_LOG and VLLM_LOGGING_LEVEL say the same.
+    #[arg(long, visible_alias = "log", global = true, value_name = "FILTER")]
     log_level: Option<String>,
     #[command(subcommand)]
     command: Command,

@@ -281,13 +281,13 @@ pub(super) fn plot(args: &PlotArgs) -> Result<()> {
 }
 
 pub(super) fn fit(args: &FitArgs) -> Result<()> {
-    let (mut samples, mut host_us) = (Vec::new(), 0.0);
+    let mut runs = Vec::new();
     for file in &args.files {
-        let (measured, host) = read_recording(file)?.samples().map_err(|error| in_recording(file, error))?;
-        host_us += host * measured.len() as f64;
-        samples.extend(measured);
+        let (samples, host_us) =
+            read_recording(file)?.samples().map_err(|error| in_recording(file, error))?;
+        runs.push(cost::Run { samples, host_us });
     }
-    let report = cost::fit(&samples, host_us / samples.len().max(1) as f64, &args.name)?;
+    let report = cost::fit_runs(&runs, &args.name)?;
     if let Some(path) = &args.output {
         let text =
             serde_json::to_string_pretty(&report.model).map_err(|error| Error::Stdout(error.into()))?;
