@@ -4,6 +4,8 @@ use std::time::Duration;
 
 use quire_engine::{Error, ErrorKind, Request, RequestEvent, SamplingParams};
 use quire_executor::testing::NO_TOKEN;
+use quire_scheduler::record::Recording;
+use quire_scheduler::{Fcfs, Rank, SchedulerPolicy, SequenceView, StepBuilder, standard_plan};
 
 use crate::rig::{RigSpec, drain, noise, noise_output};
 
@@ -123,4 +125,45 @@ fn names_of_requests_need_not_be_unique() {
         assert_eq!(output.request_id.as_str(), "same");
         assert_eq!(output.outputs[0].token_ids, noise_output(&[id; 5], 20));
     }
+}
+
+/// Panics in its third step.
+struct Broken {
+    num_plans: u32,
+}
+
+impl SchedulerPolicy for Broken {
+    fn name(&self) -> &str {
+        "broken"
+    }
+
+    fn rank(&self, seq: &SequenceView<'_>) -> Rank {
+        seq.arrival().into()
+    }
+
+    fn plan(&mut self, step: &mut StepBuilder<'_>) {
+        self.num_plans += 1;
+        assert!(self.num_plans < 3, "a bug");
+        standard_plan(self, step);
+    }
+}
+
+/// A bug ends the engine, not the program, and leaves what led to it in a file that can be read.
+#[test]
+fn a_panic_of_the_engines_thread_leaves_a_recording() {
+    let folder = tempfile::tempdir().unwrap();
+    let spec = RigSpec { policy: Box::new(Broken { num_plans: 0 }), ..RigSpec::default().plain() };
+    let options = spec.options.clone().recording_dir(Some(folder.path().to_owned()));
+    let rig = RigSpec { options, ..spec }.start(noise);
+    let error = rig.llm.generate(["x"], &greedy(20)).unwrap_err().to_string();
+    assert!(error.contains("a bug"), "{error}");
+    let written: Vec<_> =
+        std::fs::read_dir(folder.path()).unwrap().map(|entry| entry.unwrap().path()).collect();
+    let [file] = &written[..] else { panic!("{written:?}") };
+    let recording = Recording::from_bytes(&std::fs::read(file).unwrap()).unwrap();
+    assert_eq!(recording.policy_name(), "broken");
+    let summary = recording.summary().unwrap();
+    assert_eq!((summary.num_requests, summary.num_steps, summary.num_finished), (1, 2, 0));
+    // What the other steps decided can be made again, with a policy that does what this one did.
+    assert_eq!(recording.replay(Box::new(Fcfs)).unwrap().num_steps, 2);
 }

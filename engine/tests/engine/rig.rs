@@ -8,7 +8,7 @@ use quire_executor::DeviceCapacity;
 use quire_executor::testing::{ScriptControl, ScriptedExecutor};
 use quire_models::Tokenizer;
 use quire_models::testing::TinyTokenizer;
-use quire_scheduler::Fcfs;
+use quire_scheduler::{Fcfs, SchedulerPolicy};
 
 pub(crate) const EOS: u32 = TinyTokenizer::EOS;
 pub(crate) const VOCAB_SIZE: usize = 300;
@@ -24,6 +24,7 @@ pub(crate) struct RigSpec {
     pub(crate) capacity: DeviceCapacity,
     pub(crate) eos: EosTokens,
     pub(crate) chat_template: Option<String>,
+    pub(crate) policy: Box<dyn SchedulerPolicy>,
 }
 
 impl Default for RigSpec {
@@ -44,6 +45,7 @@ impl RigSpec {
             capacity,
             eos: EosTokens { silent: [EOS].into(), ..EosTokens::default() },
             chat_template: Some(TinyTokenizer::CHAT_TEMPLATE.to_owned()),
+            policy: Box::new(Fcfs),
         }
     }
 
@@ -63,7 +65,7 @@ impl RigSpec {
             chat_template: self.chat_template,
             eos: self.eos,
             default_params: SamplingParams::default(),
-            policy: Box::new(Fcfs),
+            policy: self.policy,
             executor: Box::new(executor),
         };
         Rig { llm: Llm::start(parts).unwrap(), control }
