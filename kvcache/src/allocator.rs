@@ -50,6 +50,8 @@ pub struct BlockAllocator {
     free: Vec<BlockId>,
     cached: Box<dyn Eviction>,
     num_retiring: u32,
+    /// How often a block has become cached or live again.
+    num_moves: u64,
     /// Blocks held by each open step, in the order of steps.
     open: VecDeque<(StepId, Vec<BlockId>)>,
     /// Emptied lists of committed steps, used again.
@@ -76,6 +78,7 @@ impl BlockAllocator {
             free: (0..num_blocks).rev().map(BlockId).collect(),
             cached: eviction,
             num_retiring: 0,
+            num_moves: 0,
             open: VecDeque::new(),
             spare: Vec::new(),
         }
@@ -91,6 +94,11 @@ impl BlockAllocator {
     /// Tables that hold the block.
     pub fn num_refs(&self, block: BlockId) -> u32 {
         self.blocks[block.index()].refs
+    }
+
+    /// As long as this number stays, [`is_cached`](Self::is_cached) says of every block what it said before.
+    pub(crate) fn num_moves(&self) -> u64 {
+        self.num_moves
     }
 
     /// Whether the block is held by nobody and kept for its content.
@@ -110,6 +118,7 @@ impl BlockAllocator {
     /// [`Eviction::evict`].
     pub fn evict(&mut self, is_leaf: impl Fn(BlockId) -> bool) -> Option<BlockId> {
         let block = self.cached.evict(&is_leaf)?;
+        self.num_moves += 1;
         self.blocks[block.index()] = Holders { refs: 1, holds: 0, keep: false };
         Some(block)
     }
@@ -124,6 +133,7 @@ impl BlockAllocator {
             (0, 0) => {
                 assert!(keep, "a shared block is live or cached");
                 self.cached.remove(block);
+                self.num_moves += 1;
             }
             (0, _) => self.num_retiring -= 1,
             _ => {}
@@ -175,6 +185,7 @@ impl BlockAllocator {
     pub fn forget(&mut self, block: BlockId) {
         if self.is_cached(block) {
             self.cached.remove(block);
+            self.num_moves += 1;
             self.free.push(block);
         }
         self.blocks[block.index()].keep = false;
@@ -215,6 +226,7 @@ impl BlockAllocator {
     fn park(&mut self, block: BlockId) {
         if self.blocks[block.index()].keep {
             self.cached.insert(block);
+            self.num_moves += 1;
         } else {
             self.free.push(block);
         }

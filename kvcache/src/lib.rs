@@ -54,6 +54,7 @@ mod eviction;
 mod group;
 mod hash;
 mod list;
+mod lookup;
 mod manager;
 mod manager_saved;
 mod manager_swap;

@@ -10,6 +10,7 @@ use crate::config::KvCacheConfig;
 use crate::error::{Inconsistency, NoBlocks, Result};
 use crate::eviction::{Eviction, LruLeavesFirst};
 use crate::hash::{BlockHashes, PrefixHasher};
+use crate::lookup::Lookup;
 use crate::pin::PinId;
 use crate::prefix::{PrefixIndex, Registered};
 use crate::reservation::{Admit, Reservation};
@@ -65,7 +66,7 @@ pub struct KvCacheManager {
     pub(crate) next_pin: u64,
     pub(crate) num_resets: u32,
     /// The hits of the admission being checked; kept for its capacity.
-    pub(crate) hits: Vec<BlockId>,
+    pub(crate) lookup: Lookup,
 }
 
 impl KvCacheManager {
@@ -94,7 +95,7 @@ impl KvCacheManager {
             pins: BTreeMap::new(),
             next_pin: 0,
             num_resets: 0,
-            hits: Vec::new(),
+            lookup: Lookup::default(),
             config,
         })
     }
@@ -160,15 +161,21 @@ impl KvCacheManager {
         headroom_blocks: u32,
     ) -> std::result::Result<Admit<'a>, NoBlocks> {
         assert!(table.is_empty(), "a sequence is admitted with an empty table");
-        let mut hits = std::mem::take(&mut self.hits);
-        hits.clear();
-        hits.extend(self.matches(tokens, hashes));
-        self.hits = hits;
+        let is_asked_again = table.lookup.is_some();
+        let mut lookup =
+            table.lookup.take().map_or_else(|| std::mem::take(&mut self.lookup), |lookup| *lookup);
+        if !is_asked_again {
+            lookup.clear();
+        }
+        lookup.update((&self.index, &self.allocator), self.usable(tokens), hashes);
         let num_tokens = tokens.len() as u32;
         // A hit on an unreferenced block takes it out of what is available, so that it counts like a new one.
-        let live_hits = self.hits.iter().filter(|&&block| !self.allocator.is_cached(block)).count() as u32;
-        let to_take = self.capacity.blocks_for(num_tokens + 1) - live_hits;
-        self.available_for(to_take + headroom_blocks)?;
+        let to_take = self.capacity.blocks_for(num_tokens + 1) - lookup.num_live;
+        if let Err(refusal) = self.available_for(to_take + headroom_blocks) {
+            table.lookup = Some(Box::new(lookup));
+            return Err(refusal);
+        }
+        self.lookup = lookup;
         Ok(Admit { cache: self, table, num_tokens })
     }
 
@@ -206,7 +213,8 @@ impl KvCacheManager {
         let num_full = (num_tokens / self.config.block_size) as usize;
         let blocks = table.blocks[..num_blocks].to_vec();
         blocks.iter().for_each(|&block| self.allocator.share(block));
-        let mut fork = BlockTable { blocks, ..*table };
+        let BlockTable { num_registered, parent, cut, resets, .. } = *table;
+        let mut fork = BlockTable { blocks, num_registered, parent, cut, resets, lookup: None };
         if table.num_registered > num_full {
             let last = num_full.checked_sub(1).map(|last| table.blocks[last]);
             fork.parent = last.and_then(|block| self.index.registered(block));
@@ -316,8 +324,13 @@ impl KvCacheManager {
         tokens: &'a [u32],
         hashes: &'a BlockHashes,
     ) -> impl Iterator<Item = BlockId> + 'a {
+        self.index.matches(self.usable(tokens), hashes).map(|hit| hit.block)
+    }
+
+    /// Tokens that a hit may stand for: the last must be computed, since its logits are wanted.
+    fn usable<'a>(&self, tokens: &'a [u32]) -> &'a [u32] {
         let usable = if self.config.enable_prefix_caching { tokens.len().saturating_sub(1) } else { 0 };
-        self.index.matches(&tokens[..usable], hashes).map(|hit| hit.block)
+        &tokens[..usable]
     }
 
     fn available_for(&self, need: u32) -> std::result::Result<(), NoBlocks> {

@@ -35,6 +35,7 @@ pub(crate) struct PrefixIndex {
     entries: Vec<Entry>,
     /// The tokens of every registered block, to compare on a hit.
     tokens: Vec<u32>,
+    num_removed: u64,
 }
 
 /// What became of an attempt to register a block.
@@ -66,6 +67,7 @@ impl PrefixIndex {
             buckets: vec![NIL; num_blocks.next_power_of_two()],
             entries: vec![entry; num_blocks],
             tokens: vec![0; num_blocks * block_size],
+            num_removed: 0,
         }
     }
 
@@ -75,12 +77,27 @@ impl PrefixIndex {
         tokens: &'a [u32],
         hashes: &'a BlockHashes,
     ) -> impl Iterator<Item = BlockRef> + 'a {
-        let blocks = tokens.chunks_exact(self.block_size).zip(hashes.as_slice());
-        blocks.scan(None, move |parent, (tokens, hash)| {
+        self.matches_after(&[], tokens, hashes)
+    }
+
+    /// The hits behind those that are known.
+    pub(crate) fn matches_after<'a>(
+        &'a self,
+        known: &[BlockRef],
+        tokens: &'a [u32],
+        hashes: &'a BlockHashes,
+    ) -> impl Iterator<Item = BlockRef> + use<'a> {
+        let blocks = tokens.chunks_exact(self.block_size).zip(hashes.as_slice()).skip(known.len());
+        blocks.scan(known.last().copied(), move |parent, (tokens, hash)| {
             let hit = self.find(*hash, *parent, hashes.salt(), tokens)?;
             *parent = Some(hit);
             Some(hit)
         })
+    }
+
+    /// How many contents have been dropped.
+    pub(crate) fn num_removed(&self) -> u64 {
+        self.num_removed
     }
 
     /// Makes `block`, which now holds `tokens` after `parent`, findable.
@@ -117,6 +134,7 @@ impl PrefixIndex {
             return;
         }
         self.unlink(block);
+        self.num_removed += 1;
         let entry = &mut self.entries[block.index()];
         entry.registered = false;
         entry.generation = entry.generation.wrapping_add(1);
@@ -182,7 +200,7 @@ impl PrefixIndex {
         BlockRef { block, generation: self.entries[block.index()].generation }
     }
 
-    fn is_current(&self, reference: BlockRef) -> bool {
+    pub(crate) fn is_current(&self, reference: BlockRef) -> bool {
         let entry = &self.entries[reference.block.index()];
         entry.registered && entry.generation == reference.generation
     }

@@ -19,7 +19,7 @@ pub struct Admit<'a> {
 impl Admit<'_> {
     /// Tokens at the beginning that the prefix cache has.
     pub fn num_cached_tokens(&self) -> u32 {
-        self.cache.hits.len() as u32 * self.cache.config().block_size
+        self.cache.lookup.hits.len() as u32 * self.cache.config().block_size
     }
 
     /// Fills the table with the cached blocks and with new ones for the rest of the tokens, and returns how many
@@ -57,18 +57,20 @@ impl Admit<'_> {
 
 /// Fills an empty table for a sequence that has been found to fit.
 fn fill(cache: &mut KvCacheManager, table: &mut BlockTable, num_tokens: u32) -> u32 {
-    let hits = std::mem::take(&mut cache.hits);
-    hits.iter().for_each(|&block| cache.allocator.share(block));
+    let lookup = std::mem::take(&mut cache.lookup);
+    let hits = &lookup.hits;
+    hits.iter().for_each(|hit| cache.allocator.share(hit.block));
     *table = BlockTable {
         blocks: std::mem::take(&mut table.blocks),
         num_registered: hits.len(),
-        parent: hits.last().and_then(|&block| cache.index.registered(block)),
+        parent: hits.last().copied(),
         cut: false,
         resets: cache.num_resets,
+        lookup: None,
     };
-    table.blocks.extend_from_slice(&hits);
+    table.blocks.extend(hits.iter().map(|hit| hit.block));
     let num_cached_tokens = hits.len() as u32 * cache.config().block_size;
-    cache.hits = hits;
+    cache.lookup = lookup;
     for _ in table.num_blocks()..cache.capacity().blocks_for(num_tokens) {
         table.blocks.push(cache.take_block());
     }

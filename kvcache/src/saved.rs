@@ -45,7 +45,7 @@ saved!(PinId { 0 });
 saved!(HostBlockId { 0 });
 saved!(TransferId { 0 });
 saved!(Transfer { id, direction, blocks });
-saved!(BlockTable { blocks, num_registered, parent, cut, resets });
+saved!(BlockTable { blocks, num_registered, parent, cut, resets, lookup });
 saved!(SwappedTable { blocks, num_tokens, resets });
 saved!(OpenTransfer { table, until, host });
 saved!(PrefixStats { query_tokens, hit_tokens });

@@ -1,6 +1,7 @@
 //! Block tables: a sequence's blocks in order.
 
 use crate::block::BlockId;
+use crate::lookup::Lookup;
 use crate::prefix::BlockRef;
 
 /// The blocks of one sequence, in the order of its positions: position `p` is in slot `p % block_size` of block
@@ -22,12 +23,14 @@ pub struct BlockTable {
     pub(crate) cut: bool,
     /// The reset count of the cache when the first block was taken: later resets bar the content from the cache.
     pub(crate) resets: u32,
+    /// Of an empty table: what was found when the sequence was refused.
+    pub(crate) lookup: Option<Box<Lookup>>,
 }
 
 impl BlockTable {
     /// A table without blocks.
     pub const fn new() -> Self {
-        Self { blocks: Vec::new(), num_registered: 0, parent: None, cut: false, resets: 0 }
+        Self { blocks: Vec::new(), num_registered: 0, parent: None, cut: false, resets: 0, lookup: None }
     }
 
     /// The blocks, in the order of positions.

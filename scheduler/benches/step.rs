@@ -6,17 +6,24 @@ use std::time::{Duration, Instant};
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use quire_kvcache::{KvCacheConfig, KvCacheManager};
-use quire_scheduler::{Fcfs, NewSequence, Scheduler, SchedulerConfig, SequenceResult, StepPlan, Time};
+use quire_scheduler::record::RecordedScheduler;
+use quire_scheduler::{
+    Fcfs, NewSequence, PlannedRow, Scheduler, SchedulerConfig, SequenceResult, StepPlan, Time,
+};
 
 const NUM_RUNNING: u32 = 256;
 
-/// A scheduler with 256 decodes under way that will not end, and a queue.
-fn busy(num_waiting: u32) -> Scheduler {
-    let config = SchedulerConfig {
+fn limits() -> SchedulerConfig {
+    SchedulerConfig {
         max_num_seqs: NUM_RUNNING,
         max_num_batched_tokens: 8192,
         ..SchedulerConfig::new(1 << 24)
-    };
+    }
+}
+
+/// A scheduler with 256 decodes under way that will not end, and a queue.
+fn busy(num_waiting: u32) -> Scheduler {
+    let config = limits();
     let cache = KvCacheManager::new(KvCacheConfig::new(1 << 21, 16)).expect("usable");
     let mut scheduler = Scheduler::new(config, Box::new(Fcfs), cache).expect("usable");
     for seq in 0..NUM_RUNNING + num_waiting {
@@ -29,10 +36,14 @@ fn busy(num_waiting: u32) -> Scheduler {
 }
 
 fn commit(scheduler: &mut Scheduler, plan: &StepPlan) {
+    scheduler.commit(plan.step, &results(plan)).expect("results belong to the step");
+}
+
+fn results(plan: &StepPlan) -> Vec<SequenceResult<'static>> {
     let sampling = plan.rows.iter().filter(|row| row.samples);
     let result =
-        sampling.map(|row| SequenceResult { seq: row.seq, epoch: row.epoch, tokens: &[7], finish: None });
-    scheduler.commit(plan.step, &result.collect::<Vec<_>>()).expect("results belong to the step");
+        |row: &PlannedRow| SequenceResult { seq: row.seq, epoch: row.epoch, tokens: &[7], finish: None };
+    sampling.map(result).collect()
 }
 
 /// Steps of one scheduler, before its sequences outgrow the pool.
@@ -54,12 +65,72 @@ fn time_steps(num_waiting: u32, num_steps: u64) -> Duration {
     total
 }
 
+/// The time of `num_steps` steps of 255 decodes, and of a long sequence's, while the head of the queue does not fit; of its
+/// prompt `num_shared_tokens` are cached, since the long sequence begins alike.
+fn time_refused_head(num_shared_tokens: u32, num_steps: u64) -> Duration {
+    const STEPS_PER_ROUND: u64 = 200;
+    const LONG: u32 = 32_768;
+    let mut total = Duration::ZERO;
+    for round in (0..num_steps).step_by(STEPS_PER_ROUND as usize) {
+        let config = SchedulerConfig { max_num_batched_tokens: 65_536, ..limits() };
+        let cache = KvCacheConfig { watermark: 0.0, ..KvCacheConfig::new(8192, 16) };
+        let cache = KvCacheManager::new(cache).expect("usable");
+        let mut scheduler = Scheduler::new(config, Box::new(Fcfs), cache).expect("usable");
+        let mut add = |prompt: Vec<u32>| {
+            scheduler.add(NewSequence::new(prompt, 2048, Time::ZERO)).expect("fits");
+        };
+        add((0..LONG).collect());
+        (1..NUM_RUNNING - 1).for_each(|seq| add((0..32).map(|position| seq << 20 | position).collect()));
+        step_once(&mut scheduler);
+        let tail = 96_000 + LONG - num_shared_tokens;
+        let head = (0..num_shared_tokens).chain((0..tail).map(|position| 1 << 30 | position));
+        scheduler.add(NewSequence::new(head.collect(), 1, Time::ZERO)).expect("fits an empty pool");
+        let start = Instant::now();
+        for _ in round..num_steps.min(round + STEPS_PER_ROUND) {
+            step_once(&mut scheduler);
+        }
+        total += start.elapsed();
+        assert_eq!(scheduler.stats().num_waiting, 1, "the head waits for blocks");
+    }
+    total
+}
+
+fn step_once(scheduler: &mut Scheduler) {
+    let plan = scheduler.schedule(Time::ZERO).expect("no bug").expect("work");
+    assert_eq!(plan.rows.len(), NUM_RUNNING as usize - 1);
+    commit(scheduler, &plan);
+}
+
+/// What the flight recorder adds.
+fn time_recorded_steps(num_steps: u64) -> Duration {
+    let mut total = Duration::ZERO;
+    for round in (0..num_steps).step_by(STEPS_PER_ROUND as usize) {
+        let mut scheduler = RecordedScheduler::new(busy(0));
+        let start = Instant::now();
+        for step in round..num_steps.min(round + STEPS_PER_ROUND) {
+            let now = Time::from_nanos(step * 5_000_000);
+            let plan = scheduler.schedule(now).expect("no bug").expect("work");
+            let results = results(&plan);
+            scheduler.note_device_time(Duration::from_micros(4000));
+            scheduler.commit(plan.step, &results, now).expect("results belong to the step");
+        }
+        total += start.elapsed();
+    }
+    total
+}
+
 fn step(c: &mut Criterion) {
     let mut group = c.benchmark_group("schedule and commit, 256 decodes");
     group.sample_size(10);
     for num_waiting in [0, 1_000, 100_000] {
         group.bench_function(BenchmarkId::new("waiting", num_waiting), |b| {
             b.iter_custom(|num_steps| time_steps(num_waiting, num_steps));
+        });
+    }
+    group.bench_function("recorded", |b| b.iter_custom(time_recorded_steps));
+    for num_shared_tokens in [0, 32_768] {
+        group.bench_function(BenchmarkId::new("refused head, tokens cached", num_shared_tokens), |b| {
+            b.iter_custom(|num_steps| time_refused_head(num_shared_tokens, num_steps));
         });
     }
 }

@@ -43,6 +43,27 @@ pub fn check_policy(make: impl Fn(u64) -> Box<dyn SchedulerPolicy>, seeds: Range
     }
 }
 
+/// As [`check_policy`], with seeds from `first_seed` on until so many operations have been done: requests added, aborted
+/// and forked, failures of the device, and steps planned, run and committed. Returns how many scenarios that took.
+///
+/// # Panics
+/// As there.
+pub fn check_policy_for(
+    make: impl Fn(u64) -> Box<dyn SchedulerPolicy>,
+    first_seed: u64,
+    num_operations: u64,
+) -> u64 {
+    let (mut num_done, mut seed) = (0, first_seed);
+    while num_done < num_operations {
+        let scenario = Scenario::from_seed(seed);
+        let note = NoteOnPanic(&scenario);
+        num_done += scenario.run(make(seed)).num_operations();
+        drop(note);
+        seed += 1;
+    }
+    seed - first_seed
+}
+
 struct NoteOnPanic<'a>(&'a Scenario);
 
 impl Drop for NoteOnPanic<'_> {

@@ -1,32 +1,48 @@
 //! Random scenarios under the shipped policies and under nonsense.
 //!
-//! `QUIRE_SEED` moves the range of seeds, `QUIRE_SEEDS` is how many times longer it is; a failure prints the seed that
-//! broke. A seed is some 250 operations: additions, aborts, forks, device errors, plans and commits.
+//! `QUIRE_SEED` moves the range of seeds; a failure prints the seed that broke. `QUIRE_OPERATIONS` is how many operations
+//! every shipped policy and nonsense go through: additions, aborts, forks, device errors, plans and commits. The whole
+//! million of each takes some minutes:
+//!
+//! ```sh
+//! QUIRE_OPERATIONS=1000000 cargo test --release -p quire-scheduler --test simulation -- --nocapture
+//! ```
 
-use quire_scheduler::testing::{ChaosPolicy, Coverage, Scenario, check_policy};
+use quire_scheduler::testing::{ChaosPolicy, Coverage, Scenario, check_policy, check_policy_for};
 use quire_scheduler::{
     Fcfs, PolicyRegistry, PreemptionMode, Rank, Rerank, SchedEvent, SchedulerPolicy, SequenceView,
     StepBuilder,
 };
 
+fn variable(name: &str) -> Option<u64> {
+    std::env::var(name).ok()?.parse().ok()
+}
+
 fn seeds(num_seeds: u64) -> std::ops::Range<u64> {
-    let start = std::env::var("QUIRE_SEED").ok().and_then(|seed| seed.parse().ok()).unwrap_or(0);
-    let times: u64 = std::env::var("QUIRE_SEEDS").ok().and_then(|times| times.parse().ok()).unwrap_or(1);
+    let start = variable("QUIRE_SEED").unwrap_or(0);
     println!("seeds from {start}");
-    start..start + times * num_seeds
+    start..start + num_seeds
+}
+
+fn check(name: &str, make: impl Fn(u64) -> Box<dyn SchedulerPolicy>) {
+    let start = variable("QUIRE_SEED").unwrap_or(0);
+    let num_operations = variable("QUIRE_OPERATIONS").unwrap_or(60_000);
+    println!("{name}: {num_operations} operations, seeds from {start}");
+    let num_seeds = check_policy_for(make, start, num_operations);
+    println!("{name}: {num_seeds} scenarios");
 }
 
 #[test]
 fn shipped_policies_keep_every_promise() {
     let policies = PolicyRegistry::default();
     for name in policies.names() {
-        check_policy(|_| policies.build(name).unwrap(), seeds(250));
+        check(name, |_| policies.build(name).unwrap());
     }
 }
 
 #[test]
 fn nonsense_breaks_no_promise() {
-    check_policy(|seed| Box::new(ChaosPolicy::new(seed)), seeds(250));
+    check("nonsense", |seed| Box::new(ChaosPolicy::new(seed)));
 }
 
 /// Found by chance: a fork in a pool of its own length, whose last block the prefix cache knew.

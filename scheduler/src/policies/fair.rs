@@ -16,9 +16,10 @@ use crate::sequence::SequenceView;
 /// smallest counter of those that wait: nobody saves up. This is the virtual token counter of Sheng et al., "Fairness in
 /// Serving Large Language Models" (OSDI 2024), with a price for cached tokens.
 ///
-/// Wait bound: the counters of tenants that wait differ by at most `C`, what one request costs at most. So with `n`
-/// tenants, a request behind `W` of its own tenant's cost starts before the device has served `n × (W + C)`, whatever
-/// the other tenants send.
+/// Wait bound: a tenant is admitted while its counter is the smallest, and may then be charged for the outputs of as many as
+/// run. So counters of tenants that wait differ by at most `R × C`, with `R` sequences that run at once and `C` what one
+/// request costs at most; with `m` tenants, a request that comes when `W` is left of its own tenant's starts before the
+/// device has served `m × (W + R × C)`, whatever the other tenants send.
 #[derive(Clone, Debug, Default)]
 pub struct Fair {
     /// Counters of tenants of which somebody waits; of those of which nobody does any more, once that is noticed.

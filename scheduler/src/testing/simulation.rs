@@ -124,6 +124,7 @@ pub struct Simulation {
     expected: BTreeMap<SeqId, Expected>,
     ended: Vec<Ended>,
     num_steps: u64,
+    num_operations: u64,
     coverage: Coverage,
 }
 
@@ -150,6 +151,7 @@ impl Simulation {
             expected: BTreeMap::new(),
             ended: Vec::new(),
             num_steps: 0,
+            num_operations: 0,
             coverage: Coverage::default(),
             config,
         }
@@ -191,6 +193,11 @@ impl Simulation {
         self.num_steps
     }
 
+    /// Operations so far: additions, aborts, forks, failures of the device, plans and commits.
+    pub fn num_operations(&self) -> u64 {
+        self.num_operations
+    }
+
     /// How often the bench has met what it is there for.
     pub fn coverage(&self) -> Coverage {
         self.coverage
@@ -202,6 +209,7 @@ impl Simulation {
     /// As [`Scheduler::add`].
     pub fn add(&mut self, new: NewSequence, seed: u64, stops: bool) -> Result<SeqId, AddError> {
         let num_given_tokens = new.prompt.len();
+        self.num_operations += 1;
         let id = self.scheduler.add(new)?;
         self.expect(id, seed, num_given_tokens, stops);
         Ok(id)
@@ -226,6 +234,7 @@ impl Simulation {
         num_tokens: u32,
         seeds: &[u64],
     ) -> Result<Vec<SeqId>, ForkError> {
+        self.num_operations += 1;
         let children = self.scheduler.fork_many(parent, num_tokens, seeds.len() as u32)?;
         let stops = self.expected.get(&parent).is_some_and(|parent| parent.stops);
         for (&child, &seed) in children.iter().zip(seeds) {
@@ -236,6 +245,7 @@ impl Simulation {
 
     /// Aborts a sequence that may have ended.
     pub fn abort(&mut self, seq: SeqId) {
+        self.num_operations += 1;
         let aborted = self.scheduler.abort(seq);
         self.end(aborted);
         self.check();
@@ -243,6 +253,7 @@ impl Simulation {
 
     /// Fails all open steps, as an error of the device does.
     pub fn fail_device(&mut self) {
+        self.num_operations += 1;
         self.in_flight.clear();
         self.device.reset();
         let failed = self.scheduler.fail_open_steps();
@@ -254,6 +265,7 @@ impl Simulation {
     /// else to do. Returns the plan.
     pub fn step(&mut self) -> Option<StepPlan> {
         self.num_steps += 1;
+        self.num_operations += 1;
         let plan = self.scheduler.schedule(self.now()).expect("a step with work plans something");
         match &plan {
             Some(plan) => self.submit(plan),
@@ -322,6 +334,7 @@ impl Simulation {
 
     fn collect(&mut self) {
         let Some(InFlight { step, rows, .. }) = self.in_flight.pop_front() else { return };
+        self.num_operations += 1;
         self.finish_transfers(step, rows.is_empty());
         // Results of earlier epochs are dropped whether they are left out or not; odd steps leave them out.
         let is_wanted = |seq, epoch| step.0 % 2 == 0 || self.scheduler.is_current(seq, epoch);
