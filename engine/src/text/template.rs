@@ -166,9 +166,9 @@ fn cut_after_final_message(mut text: String, prompt: &ChatPrompt) -> Result<Stri
 /// What the template said itself, or what is wrong with it and where.
 fn describe(error: &Error) -> String {
     match (error.kind(), error.detail()) {
-        (ErrorKind::InvalidOperation, Some(detail)) if error.line().is_none_or(|_| is_raised(error)) => {
-            detail.to_owned()
-        }
+        (ErrorKind::InvalidOperation, Some(detail)) if error.line().is_none_or(|_| is_raised(error)) => error
+            .line()
+            .map_or_else(|| detail.to_owned(), |line| format!("{detail} (line {line} of the template)")),
         _ => {
             let mut text = error.to_string();
             if let Some(source) = std::error::Error::source(error) {
@@ -299,8 +299,9 @@ mod tests {
     #[test]
     fn br_44_the_refusal_of_a_template_is_in_its_own_words() {
         let source =
-            "{% if messages[0].role == 'user' %}{{ raise_exception('only systems speak') }}{% endif %}";
-        check(source, &hello(), Err("the chat template refused the conversation: only systems speak"));
+            "{% if messages[0].role == 'user' %}\n{{ raise_exception('only systems speak') }}{% endif %}";
+        let said = "the chat template refused the conversation: only systems speak (line 2 of the template)";
+        check(source, &hello(), Err(said));
     }
 
     #[test]

@@ -187,7 +187,10 @@ fn br_44_a_template_refuses_in_its_own_words() {
     let rig = RigSpec { chat_template: Some(template), ..RigSpec::default() }.start_with_bytes("a");
     let error = rig.llm.chat([vec![ChatMessage::user("a")]], &stop(&[])).unwrap_err();
     let cause = std::error::Error::source(&error).unwrap().to_string();
-    assert_eq!(cause, "the chat template refused the conversation: roles must alternate");
+    assert_eq!(
+        cause,
+        "the chat template refused the conversation: roles must alternate (line 1 of the template)"
+    );
     assert_eq!(error.kind(), quire_engine::ErrorKind::BadRequest);
     let own = ChatPrompt {
         chat_template: Some("{{ messages[0].content }}".into()),

@@ -148,6 +148,7 @@ impl std::fmt::Display for Report {
                 self.num_layers, self.hidden_size, self.num_heads, self.num_kv_heads, self.head_dim
             ),
         )?;
+        self.revision.iter().try_for_each(|revision| line("revision", revision.clone()))?;
         line("fingerprint", self.fingerprint.clone())?;
         line("vocabulary", format!("{} tokens", self.vocab_size))?;
         line("context", format!("{} tokens, made for {}", self.max_model_len, self.model_max_len))?;
