@@ -109,12 +109,12 @@ fn forced_preemptions_do_not_change_what_comes_out() {
     }
 }
 
-/// The same on a model that somebody uses, in float32: `QUIRE_TEST_SMOLLM2=PATH cargo test --release -p quire-llm --test
+/// The same on a model that somebody uses, in float32: `QUIRE_TEST_PREEMPTION_MODEL=PATH cargo test --release -p quire-llm --test
 /// batching -- a_real_model` with a GGUF file or a folder. Takes minutes.
 #[test]
 fn a_real_model_is_not_changed_by_forced_preemptions_either() {
-    let Some(model) = std::env::var_os("QUIRE_TEST_SMOLLM2").map(PathBuf::from) else {
-        eprintln!("skipped: QUIRE_TEST_SMOLLM2 names no model");
+    let Some(model) = std::env::var_os("QUIRE_TEST_PREEMPTION_MODEL").map(PathBuf::from) else {
+        eprintln!("skipped: QUIRE_TEST_PREEMPTION_MODEL names no model");
         return;
     };
     let plain = kernels(CpuConfig::default()).expect("a CPU is there");
