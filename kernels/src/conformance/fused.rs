@@ -6,8 +6,8 @@ use super::linear::{TestLayer, TestWeight};
 use super::report::At;
 use crate::{
     Activation, AddRmsNorm, AttentionArgs, DType, KvGroupSpec, KvKind, KvLayer, KvScales, Limits, Result,
-    RopeStyle, RopeWriteKv, ShapeKey, StepBuffers, StepCtx, StepRows, add_rms_norm, math, rope_write_kv,
-    silu_mul, write_head,
+    RopeStyle, RopeWriteKv, ShapeKey, StepBuffers, StepCtx, StepRows, StepView, Tensor, add_rms_norm, math,
+    rope_write_kv, silu_mul, write_head,
 };
 
 const EPS: f32 = 1e-6;
@@ -153,28 +153,30 @@ fn check_rope_write_kv(bench: &mut Bench<'_>, style: RopeStyle) -> Result<()> {
     bench.check(at, &q, &rotated_q, |i| tolerance(dtype, rotated_q[i]))?;
 
     let out = bench.poisoned([TOKENS, heads * head_dim], Placement::Whole)?;
-    let meta = StepRows { query_start: vec![0, TOKENS as i32], seq_lens: vec![TOKENS as i32] };
-    bench.ctx.scope(|ctx| {
-        let plan = kernels.attention().plan(ctx, view.key, &meta, &kv.layout)?;
-        ctx.step(|ctx| {
-            let (q, out) = (&q.view, &out.view);
-            let args = AttentionArgs {
-                q,
-                kv: &kv,
-                step: &view,
-                plan: &plan,
-                scale: 0.125,
-                window: None,
-                soft_cap: None,
-                out,
-            };
-            kernels.attention().forward(ctx, &args)
-        })
-    })?;
+    let rows = StepRows { query_start: vec![0, TOKENS as i32], seq_lens: vec![TOKENS as i32] };
+    attend_to_cache(bench, &rows, &q.view, &kv, &view, &out.view)?;
     let expected = attended(&rotated_q, &rotated_k, &widen(&values), head_dim, [heads, kv_heads]);
     let bound = |i: usize| 16.0 * tolerance(dtype, expected[i]);
     bench.check(at, &out, &expected, bound)?;
     Ok(())
+}
+
+/// Attention over what is in the cache.
+fn attend_to_cache(
+    bench: &mut Bench<'_>,
+    rows: &StepRows,
+    q: &Tensor,
+    kv: &KvLayer,
+    step: &StepView,
+    out: &Tensor,
+) -> Result<()> {
+    let attention = bench.kernels.attention();
+    bench.ctx.scope(|ctx| {
+        let plan = attention.plan(ctx, step.key, rows, &kv.layout)?;
+        let args =
+            AttentionArgs { q, kv, step, plan: &plan, scale: 0.125, window: None, soft_cap: None, out };
+        ctx.step(|ctx| attention.forward(ctx, &args))
+    })
 }
 
 fn attended(q: &[f64], k: &[f64], v: &[f64], head_dim: usize, [heads, kv_heads]: [usize; 2]) -> Vec<f64> {
