@@ -33,6 +33,8 @@
 
 mod call;
 mod codec;
+mod decode;
+mod encode;
 mod error;
 mod file;
 mod read;
