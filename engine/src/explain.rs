@@ -34,6 +34,7 @@ impl fmt::Display for RequestExplanation {
         }
         match waits_for {
             Some(WaitReason::Refused(refusal)) => write!(f, ": {refusal}"),
+            Some(WaitReason::Held(reason)) => write!(f, ": {reason}"),
             Some(WaitReason::NextStep) => f.write_str(": it is next"),
             Some(WaitReason::Behind { head, place }) => match &self.behind {
                 Some(head) => write!(f, ": {place} come first, {head} the first of them"),

@@ -332,6 +332,9 @@ fn check_admit(
     if !seq.is_queued() {
         return Err(Refusal::NotWaiting);
     }
+    if let Some(reason) = seq.holds.first() {
+        return Err(Refusal::Held(reason));
+    }
     if seq.planned_in == *schedule {
         return Err(Refusal::AlreadyPlanned);
     }

@@ -20,6 +20,9 @@ pub enum Error {
     /// A sequence could not be forked.
     #[error(transparent)]
     Fork(#[from] ForkError),
+    /// A sequence could not be held.
+    #[error(transparent)]
+    Hold(#[from] HoldError),
     /// A step could not be planned: a bug.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),
@@ -109,6 +112,18 @@ pub enum ForkError {
         /// Where the fork was to be.
         given: u32,
     },
+}
+
+/// Why a sequence could not be held. Nothing has changed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum HoldError {
+    /// Only what waits can be held.
+    #[error("sequence {0} is running")]
+    Running(SeqId),
+    /// No unfinished sequence has this id.
+    #[error("sequence {0} is unknown")]
+    Unknown(SeqId),
 }
 
 /// A step that could not be planned. It is a bug of this crate: report it with the dump.

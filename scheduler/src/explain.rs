@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use crate::hold::HoldReason;
 use crate::ids::{SeqId, Time};
 use crate::refusal::Refusal;
 use crate::scheduler::Scheduler;
@@ -26,6 +27,8 @@ pub struct Explanation {
 pub enum WaitReason {
     /// It was refused when it last asked.
     Refused(Refusal),
+    /// Something that it needs is being made.
+    Held(HoldReason),
     /// It is the next of its class, and no step has been planned since, or another class was served.
     NextStep,
     /// Others of its class come first.
@@ -55,13 +58,17 @@ pub enum WaitClass {
     Swap,
     /// Admission was lowered after preemptions.
     Thrashing,
+    /// Its grammar is being compiled.
+    Grammar,
+    /// Its adapter is being loaded.
+    Adapter,
     /// Something else that a policy of one's own asked for.
     Other,
 }
 
 impl WaitClass {
     /// All of them.
-    pub const ALL: [Self; 8] = [
+    pub const ALL: [Self; 10] = [
         Self::Queue,
         Self::Blocks,
         Self::SeqLimit,
@@ -69,6 +76,8 @@ impl WaitClass {
         Self::PartialPrefills,
         Self::Swap,
         Self::Thrashing,
+        Self::Grammar,
+        Self::Adapter,
         Self::Other,
     ];
 
@@ -82,6 +91,8 @@ impl WaitClass {
             Self::PartialPrefills => "partial_prefills",
             Self::Swap => "swap",
             Self::Thrashing => "thrashing",
+            Self::Grammar => "grammar",
+            Self::Adapter => "adapter",
             Self::Other => "other",
         }
     }
@@ -96,7 +107,17 @@ impl From<Refusal> for WaitClass {
             Refusal::PartialPrefills { .. } => Self::PartialPrefills,
             Refusal::SwapInFlight => Self::Swap,
             Refusal::Thrashing { .. } => Self::Thrashing,
+            Refusal::Held(reason) => reason.into(),
             _ => Self::Other,
+        }
+    }
+}
+
+impl From<HoldReason> for WaitClass {
+    fn from(reason: HoldReason) -> Self {
+        match reason {
+            HoldReason::Grammar => Self::Grammar,
+            HoldReason::Adapter => Self::Adapter,
         }
     }
 }
@@ -112,7 +133,8 @@ pub(crate) struct WaitCounts {
 impl WaitCounts {
     /// Brings the count of one sequence up to date with its state.
     pub(crate) fn recount(&mut self, seq: &mut Sequence) {
-        let class = seq.refusal.filter(|_| seq.is_queued()).map(WaitClass::from);
+        let (held, refused) = (seq.holds.first().map(WaitClass::from), seq.refusal.map(WaitClass::from));
+        let class = held.or(refused).filter(|_| seq.is_queued());
         if let Some(old) = std::mem::replace(&mut seq.counted_as, class) {
             self.by_class[old as usize] -= 1;
         }
@@ -141,6 +163,7 @@ impl Scheduler {
         let refused = seq.refusal.map(WaitReason::Refused);
         let head = self.state.waiting.head(seq.class);
         let waits_for = match head {
+            _ if !seq.holds.is_empty() => seq.holds.first().map(WaitReason::Held),
             Some(head) if seq.is_queued() && head != seq.id => {
                 Some(WaitReason::Behind { head, place: self.state.waiting.place(seq) })
             }
@@ -155,7 +178,7 @@ impl Scheduler {
     pub fn waiting_by_reason(&self) -> [(WaitClass, usize); WaitClass::ALL.len()] {
         let num_refused: usize = WaitClass::ALL.iter().map(|class| self.state.refused.of(*class)).sum();
         WaitClass::ALL.map(|class| match class {
-            WaitClass::Queue => (class, self.state.waiting.len() - num_refused),
+            WaitClass::Queue => (class, self.state.waiting.len() + self.state.num_held - num_refused),
             class => (class, self.state.refused.of(class)),
         })
     }

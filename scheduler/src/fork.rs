@@ -4,6 +4,7 @@ use quire_kvcache::{BlockHashes, NoBlocks};
 
 use crate::config::CapacityMode;
 use crate::error::ForkError;
+use crate::hold::Holds;
 use crate::ids::{Epoch, SeqId};
 use crate::policy::EventKind;
 use crate::scheduler::Scheduler;
@@ -121,6 +122,7 @@ impl State {
             num_preemptions: 0,
             served_tokens: 0,
             refusal: None,
+            holds: Holds::default(),
             counted_as: None,
             counted_as_swapped: false,
             swapped: None,

@@ -91,6 +91,7 @@ mod digest;
 mod error;
 mod explain;
 mod fork;
+mod hold;
 mod ids;
 mod log;
 mod observer;
@@ -120,8 +121,11 @@ pub mod tune;
 pub use builder::StepBuilder;
 pub use config::{CapacityMode, SchedulerConfig};
 pub use digest::PlanDigest;
-pub use error::{AddError, CommitError, ConfigError, Error, ForkError, Result, ScheduleError, UnknownPolicy};
+pub use error::{
+    AddError, CommitError, ConfigError, Error, ForkError, HoldError, Result, ScheduleError, UnknownPolicy,
+};
 pub use explain::{Explanation, WaitClass, WaitReason};
+pub use hold::HoldReason;
 pub use ids::{ClassId, Epoch, SeqId, TenantId, Time};
 pub use log::{LogFilter, LogObserver};
 pub use observer::StepObserver;

@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use quire_kvcache::StepId;
 
+use crate::hold::HoldReason;
 use crate::ids::{SeqId, Time};
 use crate::observer::StepObserver;
 use crate::plan::PlannedRow;
@@ -77,6 +78,14 @@ impl LogObserver {
 impl StepObserver for LogObserver {
     fn arrived(&mut self, seq: SequenceView<'_>, _now: Time) {
         self.write(None, seq, "waiting", seq.num_tokens(), &"arrived");
+    }
+
+    fn held(&mut self, seq: SequenceView<'_>, reason: HoldReason) {
+        self.write(None, seq, "held", 0, &reason);
+    }
+
+    fn released(&mut self, seq: SequenceView<'_>, reason: HoldReason) {
+        self.write(None, seq, "released", 0, &format_args!("no longer held: {reason}"));
     }
 
     fn refused(&mut self, step: StepId, seq: SequenceView<'_>, refusal: Refusal) {

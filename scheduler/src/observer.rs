@@ -2,6 +2,7 @@
 
 use quire_kvcache::StepId;
 
+use crate::hold::HoldReason;
 use crate::ids::Time;
 use crate::plan::PlannedRow;
 use crate::policy::PreemptionMode;
@@ -14,6 +15,16 @@ pub trait StepObserver: Send {
     /// A sequence was added, and waits.
     fn arrived(&mut self, seq: SequenceView<'_>, now: Time) {
         let _ = (seq, now);
+    }
+
+    /// A waiting sequence is held: it cannot run before it is released.
+    fn held(&mut self, seq: SequenceView<'_>, reason: HoldReason) {
+        let _ = (seq, reason);
+    }
+
+    /// A hold has ended. With the last of them, [`SequenceView::held_for`] is empty.
+    fn released(&mut self, seq: SequenceView<'_>, reason: HoldReason) {
+        let _ = (seq, reason);
     }
 
     /// A sequence asked for something in this step and did not get it.

@@ -32,7 +32,7 @@ pub struct SchedEvent<'a> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[non_exhaustive]
 pub enum EventKind {
-    /// It was added, and queued.
+    /// It was added, and queued. It may be held at once, and is then no head before it is released.
     Arrived,
     /// It was given blocks, and runs.
     Admitted,
@@ -48,6 +48,8 @@ pub enum EventKind {
         /// Tokens that the cache was told of.
         num_tokens: u32,
     },
+    /// It is held no more, and queued: for the first time, or again.
+    Released,
     /// It has ended.
     Finished(FinishReason),
 }

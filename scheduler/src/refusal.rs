@@ -2,6 +2,8 @@
 
 use quire_kvcache::{NoBlocks, SwapFull};
 
+use crate::hold::HoldReason;
+
 /// Why the step builder refused. Nothing has changed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -44,6 +46,9 @@ pub enum Refusal {
     /// The sequence is not waiting.
     #[error("not waiting")]
     NotWaiting,
+    /// The sequence is held.
+    #[error("held: {0}")]
+    Held(HoldReason),
     /// The sequence is not running.
     #[error("not running")]
     NotRunning,

@@ -80,7 +80,9 @@ impl Scheduler {
     fn enter_sequences(&mut self) {
         let state = &mut self.state;
         for seq in state.sequences.iter_mut() {
-            if seq.is_queued() {
+            if !seq.holds.is_empty() {
+                state.num_held += 1;
+            } else if seq.is_queued() {
                 state.waiting.insert(seq);
             } else {
                 state.running.insert(seq);
@@ -93,22 +95,24 @@ impl Scheduler {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::WaitClass;
     use crate::policies::Fcfs;
     use crate::sequence::NewSequence;
-    use crate::{SequenceResult, Time};
+    use crate::{HoldReason, SeqId, SequenceResult, Time};
 
     fn pool() -> KvCacheConfig {
         KvCacheConfig { num_swap_blocks: 4, ..KvCacheConfig::new(12, 4) }
     }
 
-    /// Two that run, one that waits, two open steps, cached blocks.
+    /// Two that run, one that waits, one that is held, two open steps, cached blocks.
     fn busy() -> Scheduler {
         let cache = KvCacheManager::new(pool()).unwrap();
         let config = SchedulerConfig { max_num_seqs: 2, ..SchedulerConfig::new(40) };
         let mut scheduler = Scheduler::new(config, Box::new(Fcfs), cache).unwrap();
-        for seq in 0..3 {
+        for seq in 0..4 {
             scheduler.add(NewSequence::new(vec![seq; 9], 6, Time::from_nanos(seq.into()))).unwrap();
         }
+        scheduler.hold(SeqId(3), HoldReason::Adapter).unwrap();
         let first = scheduler.schedule(Time::ZERO).unwrap().unwrap();
         scheduler.schedule(Time::ZERO).unwrap().unwrap();
         let result = |row: &crate::PlannedRow| SequenceResult {
@@ -134,6 +138,7 @@ mod tests {
         let mut restored = restore(&words).unwrap();
         assert_eq!(restored.save().unwrap(), words);
         assert_eq!(restored.stats(), busy().stats());
+        assert_eq!(restored.waiting_by_reason()[WaitClass::Adapter as usize], (WaitClass::Adapter, 1));
         let (plan, expected) = (restored.schedule(Time::ZERO), busy().schedule(Time::ZERO));
         assert_eq!(plan.unwrap(), expected.unwrap());
     }

@@ -10,6 +10,7 @@ use crate::builder::StepBuilder;
 use crate::config::SchedulerConfig;
 use crate::error::{AddError, CommitError, ConfigError, ScheduleError};
 use crate::explain::WaitCounts;
+use crate::hold::Holds;
 use crate::ids::{ClassId, Epoch, SeqId, Time};
 use crate::observer::StepObserver;
 use crate::plan::{RowKind, StepPlan};
@@ -50,6 +51,7 @@ impl Scheduler {
             cache,
             sequences: Sequences::default(),
             waiting: Waiting::default(),
+            num_held: 0,
             running: RunningSet::default(),
             open: VecDeque::new(),
             next_step: StepId(1),
@@ -94,13 +96,13 @@ impl Scheduler {
         self.end(seq, FinishReason::Abort)
     }
 
-    /// Plans the next step. `None` says that there is nothing to compute now: no sequence is left, or all wait for the
-    /// commit of a step that is open.
+    /// Plans the next step. `None` says that there is nothing to compute now: no sequence is left that is not held, or all
+    /// wait for the commit of a step that is open.
     ///
     /// # Errors
     /// [`ScheduleError::Stuck`] if there is work, no step is open, and nothing can be planned. That is a bug.
     pub fn schedule(&mut self, now: Time) -> Result<Option<StepPlan>, ScheduleError> {
-        if !self.has_unfinished() {
+        if !self.has_work() {
             return Ok(None);
         }
         self.state.schedule += 1;
@@ -312,6 +314,7 @@ impl Scheduler {
                 seq.rank = rank;
                 running.insert(seq);
             }
+            _ if !seq.holds.is_empty() => (seq.class, seq.rank) = (class, rank),
             _ => {
                 waiting.remove(seq);
                 (seq.class, seq.rank) = (class, rank);
@@ -353,6 +356,7 @@ fn waiting_sequence(id: SeqId, new: NewSequence, max_output_tokens: u32) -> Sequ
         first_admitted: None,
         served_tokens: 0,
         refusal: None,
+        holds: Holds::default(),
         counted_as: None,
         counted_as_swapped: false,
         waits_since: arrival,

@@ -3,6 +3,7 @@
 use quire_kvcache::{BlockHashes, BlockTable, CacheSalt, KvCacheManager, StepId, SwappedTable, TransferId};
 
 use crate::explain::WaitClass;
+use crate::hold::{HoldReason, Holds};
 use crate::ids::{ClassId, Epoch, SeqId, TenantId, Time};
 use crate::policy::Rank;
 use crate::refusal::Refusal;
@@ -135,6 +136,8 @@ pub(crate) struct Sequence {
     pub(crate) first_admitted: Option<Time>,
     pub(crate) served_tokens: u64,
     pub(crate) refusal: Option<Refusal>,
+    /// What it is held for: it is in no queue while there is anything.
+    pub(crate) holds: Holds,
     /// What it is counted as among those that wait.
     pub(crate) counted_as: Option<WaitClass>,
     pub(crate) counted_as_swapped: bool,
@@ -151,7 +154,7 @@ impl Sequence {
         self.num_tokens() - self.num_prompt_tokens
     }
 
-    /// Whether it is in a queue.
+    /// Whether it waits: in a queue, unless it is held.
     pub(crate) fn is_queued(&self) -> bool {
         matches!(self.status, SeqStatus::Waiting | SeqStatus::Swapped)
     }
@@ -320,6 +323,11 @@ impl SequenceView<'_> {
     /// Blocks it holds.
     pub fn num_blocks(&self) -> u32 {
         self.0.table.num_blocks()
+    }
+
+    /// What it is held for, if it is: one reason of those there are.
+    pub fn held_for(&self) -> Option<HoldReason> {
+        self.0.holds.first()
     }
 
     /// How often it gave way.

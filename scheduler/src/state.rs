@@ -47,6 +47,8 @@ pub(crate) struct State {
     pub(crate) cache: KvCacheManager,
     pub(crate) sequences: Sequences,
     pub(crate) waiting: Waiting,
+    /// Sequences that wait outside of the queues: see [`Scheduler::hold`](crate::Scheduler::hold).
+    pub(crate) num_held: usize,
     pub(crate) running: RunningSet,
     pub(crate) open: VecDeque<OpenStep>,
     pub(crate) next_step: StepId,
@@ -150,6 +152,7 @@ impl State {
         self.give_up_device(id);
         let mut seq = self.sequences.remove(id)?;
         match seq.status {
+            SeqStatus::Waiting | SeqStatus::Swapped if !seq.holds.is_empty() => self.num_held -= 1,
             SeqStatus::Waiting | SeqStatus::Swapped => self.waiting.remove(&seq),
             SeqStatus::Running => self.running.remove(&seq),
             SeqStatus::Finished(_) => unreachable!("no kept sequence is in such a state"),
@@ -241,7 +244,8 @@ impl State {
     pub(crate) fn dump(&self) -> String {
         use std::fmt::Write as _;
         let mut dump = format!("config: {:?}\nblocks: {:?}\n", self.config, self.cache.usage());
-        let _ = writeln!(dump, "waiting: {}, running: {}", self.waiting.len(), self.running.len());
+        let (num_waiting, num_held, num_running) = (self.waiting.len(), self.num_held, self.running.len());
+        let _ = writeln!(dump, "waiting: {num_waiting}, held: {num_held}, running: {num_running}");
         let listed =
             self.sequences.iter().filter(|seq| seq.status == SeqStatus::Running || seq.refusal.is_some());
         for seq in listed {

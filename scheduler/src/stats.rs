@@ -10,7 +10,7 @@ use crate::state::State;
 pub struct SchedulerStats {
     /// Sequences that hold blocks.
     pub num_running: usize,
-    /// Sequences that wait.
+    /// Sequences that wait, held ones among them.
     pub num_waiting: usize,
     /// Steps planned and not committed.
     pub num_open_steps: usize,
@@ -46,10 +46,10 @@ pub struct ThrashStats {
 impl Scheduler {
     /// The present numbers.
     pub fn stats(&self) -> SchedulerStats {
-        let State { running, waiting, open, cache, counters, .. } = &self.state;
+        let State { running, waiting, num_held, open, cache, counters, .. } = &self.state;
         SchedulerStats {
             num_running: running.len(),
-            num_waiting: waiting.len(),
+            num_waiting: waiting.len() + num_held,
             num_open_steps: open.len(),
             blocks: cache.usage(),
             prefix: cache.prefix_stats(),

@@ -7,8 +7,8 @@ use quire_scheduler::record::{RecordedScheduler, Recording, RecordingError};
 use quire_scheduler::simulate::{Setup, simulate};
 use quire_scheduler::testing::Rng;
 use quire_scheduler::{
-    Fcfs, FinishReason, KvCacheConfig, KvCacheManager, NewSequence, PolicyRegistry, Rank, Rates, Scheduler,
-    SchedulerConfig, SchedulerPolicy, SeqId, SequenceResult, SequenceView, StepPlan, Time,
+    Fcfs, FinishReason, HoldReason, KvCacheConfig, KvCacheManager, NewSequence, PolicyRegistry, Rank, Rates,
+    Scheduler, SchedulerConfig, SchedulerPolicy, SeqId, SequenceResult, SequenceView, StepPlan, Time,
 };
 
 /// A recorded scheduler under a load by chance: shared prefixes, forks, aborts, stops, run-ahead, a failure of the device.
@@ -20,6 +20,9 @@ struct Load {
     now: u64,
     open: Vec<StepPlan>,
     alive: Vec<SeqId>,
+    rng_of_holds: Rng,
+    holds: Vec<(SeqId, HoldReason)>,
+    num_releases: u32,
 }
 
 impl Load {
@@ -34,10 +37,25 @@ impl Load {
         let cache = KvCacheManager::new(cache).unwrap();
         let mut scheduler = RecordedScheduler::new(Scheduler::new(limits, policy, cache).unwrap());
         scheduler.set_rates(Rates { swap_bytes_per_s: 1e6, prefill_tokens_per_s: 3e3 });
-        Self { scheduler, rng: Rng::new(seed), one_in: 3, now: 0, open: Vec::new(), alive: Vec::new() }
+        Self {
+            scheduler,
+            rng: Rng::new(seed),
+            one_in: 3,
+            now: 0,
+            open: Vec::new(),
+            alive: Vec::new(),
+            rng_of_holds: Rng::new(seed ^ 3),
+            holds: Vec::new(),
+            num_releases: 0,
+        }
     }
 
     fn run(mut self, num_requests: u32) -> RecordedScheduler {
+        self.go_on(num_requests);
+        self.scheduler
+    }
+
+    fn go_on(&mut self, num_requests: u32) {
         let mut num_left = num_requests;
         while num_left > 0 || self.scheduler.has_unfinished() || !self.open.is_empty() {
             self.now += u64::from(self.rng.range(1..2_000_000));
@@ -53,7 +71,6 @@ impl Load {
                 self.commit();
             }
         }
-        self.scheduler
     }
 
     fn add(&mut self) {
@@ -78,12 +95,26 @@ impl Load {
             let children = self.scheduler.fork_many(seq, num_tokens, num_children);
             self.alive.extend(children.into_iter().flatten());
         }
+        self.hold();
         if self.rng.one_in(300) {
             self.scheduler.reset_prefix_cache();
         }
         if self.rng.one_in(300) {
             self.scheduler.fail_open_steps();
             self.open.clear();
+        }
+    }
+
+    fn hold(&mut self) {
+        let rng = &mut self.rng_of_holds;
+        if rng.one_in(20) && !self.alive.is_empty() {
+            let hold = (rng.choose(&self.alive), rng.choose(&[HoldReason::Grammar, HoldReason::Adapter]));
+            self.holds.extend(self.scheduler.hold(hold.0, hold.1).is_ok().then_some(hold));
+        }
+        if rng.one_in(10)
+            && let Some((seq, reason)) = self.holds.pop()
+        {
+            self.num_releases += u32::from(self.scheduler.release(seq, reason));
         }
     }
 
@@ -152,12 +183,27 @@ fn a_torn_file_and_one_of_another_version_are_told_apart() {
     let mut newer = bytes.clone();
     newer[8] += 1;
     let error = Recording::from_bytes(&newer).unwrap_err().to_string();
-    assert_eq!(error, "the recording is of format version 3, this program reads version 2");
+    assert_eq!(error, "the recording is of format version 4, this program reads version 3");
     let mut flipped = bytes.clone();
     let middle = bytes.len() / 2;
     flipped[middle] ^= 1;
     let error = Recording::from_bytes(&flipped).unwrap_err().to_string();
     assert!(error.contains("checksum"), "{error}");
+}
+
+#[test]
+fn holds_and_releases_are_made_again() {
+    let policies = PolicyRegistry::default();
+    let mut num_releases = 0;
+    for policy in policies.names() {
+        let mut load = Load::new(policy, 5);
+        load.go_on(60);
+        num_releases += load.num_releases;
+        let recording = load.scheduler.recorder().recording();
+        let replayed = recording.replay(recording.policy(&policies).unwrap()).unwrap();
+        assert_eq!(replayed.digest, load.scheduler.digest());
+    }
+    assert!(num_releases > 30, "{num_releases}");
 }
 
 /// A load that fills a ring of one chunk of 256 KiB, and the one that is being filled, more than once.

@@ -142,6 +142,7 @@ fn the_scenarios_meet_what_they_are_made_for() {
         num_waits_for_transfers,
         num_dropped_rows,
         num_awaited_commits,
+        num_releases,
     } = coverage;
     let met = [
         num_resumed_rows,
@@ -152,6 +153,7 @@ fn the_scenarios_meet_what_they_are_made_for() {
         num_waits_for_transfers,
         num_dropped_rows,
         num_awaited_commits,
+        num_releases,
     ];
     assert!(met.iter().all(|times| *times > 50), "{coverage:?}");
 }

@@ -143,7 +143,7 @@ impl EngineCore {
     /// Does what it is told; waits for a command where there is nothing to do. False is the end.
     fn take_commands(&mut self) -> bool {
         loop {
-            let is_idle = !self.scheduler.has_unfinished() && self.open.is_empty();
+            let is_idle = !self.scheduler.has_work() && self.open.is_empty();
             let command = match is_idle {
                 true => {
                     self.throughput.pause();

@@ -92,7 +92,7 @@ impl SchedulerPolicy for Fair {
     fn on_event(&mut self, event: &SchedEvent<'_>) -> Rerank {
         let seq = &event.seq;
         match event.kind {
-            EventKind::Arrived | EventKind::Preempted => self.note_waiting(seq.class()),
+            EventKind::Arrived | EventKind::Preempted | EventKind::Released => self.note_waiting(seq.class()),
             // A row that reaches the last known token samples the next.
             EventKind::Granted { .. } if seq.num_granted_tokens() >= seq.num_tokens() => {
                 self.charge(seq.class(), GENERATED_TOKEN);

@@ -47,7 +47,7 @@ impl PrefixAware {
         (head.arrival() + self.ageing.saturating_sub(saved)).as_nanos()
     }
 
-    /// A sequence waits: it is the first of its queue if nobody else does, or if it had started before.
+    /// A sequence waits: it is the first of its queue if nobody else does, or if it had started or was queued before.
     fn note_waiting(&mut self, seq: &SequenceView<'_>, may_be_head: bool) {
         let known = self.order.get(seq.class());
         if known.is_none() || may_be_head {
@@ -103,7 +103,7 @@ impl SchedulerPolicy for PrefixAware {
     fn on_event(&mut self, event: &SchedEvent<'_>) -> Rerank {
         match event.kind {
             EventKind::Arrived => self.note_waiting(&event.seq, false),
-            EventKind::Preempted => self.note_waiting(&event.seq, true),
+            EventKind::Preempted | EventKind::Released => self.note_waiting(&event.seq, true),
             EventKind::Cached { .. } => self.note_cached(event.seq.class()),
             _ => {}
         }

@@ -1,6 +1,7 @@
 //! The calls of a scheduler.
 
 use crate::cost::StepWork;
+use crate::hold::HoldReason;
 use crate::sequence::FinishReason;
 
 /// A call with all that a replay needs, and what came of it as far as a reader wants to know without one.
@@ -16,6 +17,15 @@ pub(super) enum Call {
     Commit(Committed),
     Abort {
         seq: u64,
+    },
+    /// A waiting sequence is kept from running, or is so no more.
+    Hold {
+        seq: u64,
+        reason: HoldReason,
+    },
+    Release {
+        seq: u64,
+        reason: HoldReason,
     },
     Fork {
         parent: u64,
@@ -127,6 +137,8 @@ pub(super) mod tag {
     pub(in crate::record) const CHECKPOINT: u8 = 13;
     pub(in crate::record) const PIN: u8 = 14;
     pub(in crate::record) const UNPIN: u8 = 15;
+    pub(in crate::record) const HOLD: u8 = 16;
+    pub(in crate::record) const RELEASE: u8 = 17;
 }
 
 impl Gauges {

@@ -3,6 +3,7 @@
 use super::call::{Added, Base, Call, Committed, Exception, Gauges, Planned, tag};
 use super::codec::Reader;
 use crate::cost::StepWork;
+use crate::hold::HoldReason;
 use crate::sequence::FinishReason;
 
 impl Base {
@@ -28,6 +29,10 @@ impl Base {
             }
             tag::COMMIT => Call::Commit(self.decode_commit(reader)?),
             tag::ABORT => Call::Abort { seq: self.seq(reader)? },
+            tag::HOLD => Call::Hold { seq: self.seq(reader)?, reason: HoldReason::of_code(reader.byte()?)? },
+            tag::RELEASE => {
+                Call::Release { seq: self.seq(reader)?, reason: HoldReason::of_code(reader.byte()?)? }
+            }
             tag::FORK => {
                 let (parent, num_tokens) = (self.seq(reader)?, reader.small()?);
                 let (num_children, hashes) = (reader.small()?, words(reader)?);
@@ -179,6 +184,8 @@ mod tests {
             Call::Commit(committed),
             Call::Fork { parent: 7, num_tokens: 34, num_children: 3, hashes: vec![4] },
             Call::Abort { seq: 8 },
+            Call::Hold { seq: 7, reason: HoldReason::Adapter },
+            Call::Release { seq: 7, reason: HoldReason::Grammar },
             Call::ResetPrefixCache,
             Call::Pin { salt: 3, num_tokens: 32, hashes: vec![7, u64::MAX] },
             Call::Unpin { pin: 300 },

@@ -28,6 +28,16 @@ impl Base {
                 bytes.push(tag::ABORT);
                 self.put_seq(*seq, bytes);
             }
+            Call::Hold { seq, reason } => {
+                bytes.push(tag::HOLD);
+                self.put_seq(*seq, bytes);
+                bytes.push(reason.code());
+            }
+            Call::Release { seq, reason } => {
+                bytes.push(tag::RELEASE);
+                self.put_seq(*seq, bytes);
+                bytes.push(reason.code());
+            }
             Call::Fork { parent, num_tokens, num_children, hashes } => {
                 bytes.push(tag::FORK);
                 self.put_seq(*parent, bytes);

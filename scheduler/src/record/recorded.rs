@@ -10,7 +10,8 @@ use super::file::Header;
 use super::ring::{DEFAULT_RING_BYTES, FlightRecorder};
 use crate::cost::StepWork;
 use crate::digest::PlanDigest;
-use crate::error::{AddError, CommitError, ForkError, ScheduleError};
+use crate::error::{AddError, CommitError, ForkError, HoldError, ScheduleError};
+use crate::hold::HoldReason;
 use crate::ids::{SeqId, Time};
 use crate::plan::StepPlan;
 use crate::preemption::Rates;
@@ -63,6 +64,25 @@ impl RecordedScheduler {
         Some(finished)
     }
 
+    /// [`Scheduler::hold`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn hold(&mut self, seq: SeqId, reason: HoldReason) -> Result<(), HoldError> {
+        self.scheduler.hold(seq, reason)?;
+        self.push(&Call::Hold { seq: seq.0, reason });
+        Ok(())
+    }
+
+    /// [`Scheduler::release`].
+    pub fn release(&mut self, seq: SeqId, reason: HoldReason) -> bool {
+        let was_held = self.scheduler.release(seq, reason);
+        if was_held {
+            self.push(&Call::Release { seq: seq.0, reason });
+        }
+        was_held
+    }
+
     /// [`Scheduler::fork`].
     ///
     /// # Errors
@@ -95,7 +115,7 @@ impl RecordedScheduler {
     /// # Errors
     /// As there.
     pub fn schedule(&mut self, now: Time) -> Result<Option<StepPlan>, ScheduleError> {
-        if !self.scheduler.has_unfinished() {
+        if !self.scheduler.has_work() {
             return self.scheduler.schedule(now);
         }
         let outcome = self.scheduler.schedule(now);

@@ -121,6 +121,10 @@ impl Replay {
             }
             Call::Commit(committed) => self.commit(&committed)?,
             Call::Abort { seq } => drop(self.scheduler.abort(SeqId(seq))),
+            Call::Hold { seq, reason } => {
+                self.scheduler.hold(SeqId(seq), reason).map_err(|error| self.refused(&error))?;
+            }
+            Call::Release { seq, reason } => drop(self.scheduler.release(SeqId(seq), reason)),
             Call::Fork { parent, num_tokens, num_children, hashes } => {
                 let children = self.scheduler.fork_many(SeqId(parent), num_tokens, num_children);
                 for child in children.map_err(|error| self.refused(&error))? {

@@ -107,6 +107,7 @@ impl Sequence {
         self.first_admitted.save(words);
         self.served_tokens.save(words);
         self.waits_since.save(words);
+        self.holds.save(words);
     }
 
     fn restore(words: &mut &[u64], max_len: u32) -> Option<Self> {
@@ -141,6 +142,7 @@ impl Sequence {
             first_admitted: Saved::restore(words)?,
             served_tokens: Saved::restore(words)?,
             waits_since: Saved::restore(words)?,
+            holds: Saved::restore(words)?,
             refusal: None,
             counted_as: None,
             counted_as_swapped: false,

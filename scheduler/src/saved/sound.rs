@@ -67,5 +67,6 @@ impl State {
             && seq.num_sent_blocks <= seq.table.blocks().len()
             && seq.swapped.is_some() == is_swapped
             && (seq.transfer.is_none() || seq.status != SeqStatus::Waiting)
+            && (seq.holds.is_empty() || !runs)
     }
 }

@@ -4,6 +4,7 @@ use quire_kvcache::{HashKey, KvCacheConfig};
 
 use crate::config::{CapacityMode, SchedulerConfig};
 use crate::error::AddError;
+use crate::hold::HoldReason;
 use crate::ids::{SeqId, TenantId};
 use crate::policy::SchedulerPolicy;
 use crate::preemption::Preemption;
@@ -26,6 +27,8 @@ pub struct Scenario {
     pub fork_one_in: u32,
     /// One step in so many fails on the device, if any.
     pub fail_one_in: Option<u32>,
+    /// In one step of so many somebody is held, if at all; in one of two of those that follow somebody is released.
+    pub hold_one_in: Option<u32>,
 }
 
 impl Scenario {
@@ -65,6 +68,7 @@ impl Scenario {
             abort_one_in: rng.choose(&[5, 20, 1000]),
             fork_one_in: rng.choose(&[2, 10, 1000]),
             fail_one_in: rng.choose(&[None, None, Some(50)]),
+            hold_one_in: rng_of_options.choose(&[None, Some(3), Some(20)]),
         }
     }
 
@@ -77,6 +81,7 @@ impl Scenario {
         let mut bench = Simulation::new(self.config.clone(), policy);
         let mut num_left = self.num_requests;
         let mut added = Vec::new();
+        let (mut holds, mut rng_of_holds) = (Vec::new(), Rng::new(self.seed ^ 3));
         let mut max_steps = 100;
         while num_left > 0 {
             if rng.one_in(2) {
@@ -84,10 +89,35 @@ impl Scenario {
                 max_steps += self.add(&mut bench, &mut rng, &mut added);
             }
             max_steps += self.disturb(&mut bench, &mut rng, &mut added);
+            self.hold(&mut bench, &mut rng_of_holds, &added, &mut holds);
             bench.step();
+        }
+        for (seq, reason) in holds {
+            bench.release(seq, reason);
         }
         bench.run(max_steps);
         bench
+    }
+
+    /// Holds and releases.
+    fn hold(
+        &self,
+        bench: &mut Simulation,
+        rng: &mut Rng,
+        added: &[SeqId],
+        holds: &mut Vec<(SeqId, HoldReason)>,
+    ) {
+        let is_due = self.hold_one_in.is_some_and(|times| rng.one_in(times));
+        if is_due && !added.is_empty() {
+            let hold = (rng.choose(added), rng.choose(&[HoldReason::Grammar, HoldReason::Adapter]));
+            if bench.hold(hold.0, hold.1) {
+                holds.push(hold);
+            }
+        }
+        if !holds.is_empty() && rng.one_in(2) {
+            let (seq, reason) = holds.swap_remove(rng.range(0..holds.len() as u32) as usize);
+            bench.release(seq, reason);
+        }
     }
 
     /// Adds a request, and returns the steps it may take: the oldest computes at least a token whenever a policy has

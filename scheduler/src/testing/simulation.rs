@@ -8,6 +8,7 @@ use quire_kvcache::{BlockId, Direction, KvCacheConfig, KvCacheManager, StepId};
 use crate::config::SchedulerConfig;
 use crate::error::{AddError, ForkError};
 use crate::explain::{WaitClass, WaitReason};
+use crate::hold::HoldReason;
 use crate::ids::{Epoch, SeqId, Time};
 use crate::observer::StepObserver;
 use crate::plan::{InputToken, PlannedRow, RowKind, StepPlan};
@@ -59,6 +60,8 @@ pub struct Coverage {
     pub num_dropped_rows: u64,
     /// `schedule` calls that found all work waiting for a commit.
     pub num_awaited_commits: u64,
+    /// Holds that were released.
+    pub num_releases: u64,
 }
 
 impl std::ops::AddAssign for Coverage {
@@ -71,6 +74,7 @@ impl std::ops::AddAssign for Coverage {
         self.num_waits_for_transfers += other.num_waits_for_transfers;
         self.num_dropped_rows += other.num_dropped_rows;
         self.num_awaited_commits += other.num_awaited_commits;
+        self.num_releases += other.num_releases;
     }
 }
 
@@ -251,6 +255,23 @@ impl Simulation {
         self.check();
     }
 
+    /// Holds a sequence that may not be waiting; whether it is held now.
+    pub fn hold(&mut self, seq: SeqId, reason: HoldReason) -> bool {
+        self.num_operations += 1;
+        let is_held = self.scheduler.hold(seq, reason).is_ok();
+        self.check();
+        is_held
+    }
+
+    /// Releases a sequence; whether it was held.
+    pub fn release(&mut self, seq: SeqId, reason: HoldReason) -> bool {
+        self.num_operations += 1;
+        let was_held = self.scheduler.release(seq, reason);
+        self.coverage.num_releases += u64::from(was_held);
+        self.check();
+        was_held
+    }
+
     /// Fails all open steps, as an error of the device does.
     pub fn fail_device(&mut self) {
         self.num_operations += 1;
@@ -269,7 +290,7 @@ impl Simulation {
         let plan = self.scheduler.schedule(self.now()).expect("a step with work plans something");
         match &plan {
             Some(plan) => self.submit(plan),
-            None => self.coverage.num_awaited_commits += u64::from(self.scheduler.has_unfinished()),
+            None => self.coverage.num_awaited_commits += u64::from(self.scheduler.has_work()),
         }
         self.check();
         if plan.is_none() || self.in_flight.len() >= self.config.max_open_steps {
@@ -306,6 +327,8 @@ impl Simulation {
         assert!(plan.num_tokens <= config.max_num_batched_tokens, "the token budget is kept");
         assert!(plan.rows.len() <= config.max_num_seqs as usize, "the limit of sequences is kept");
         assert!(self.scheduler.stats().num_running <= config.max_num_seqs as usize);
+        let held = |row: &PlannedRow| self.scheduler.seq(row.seq).and_then(|seq| seq.held_for());
+        assert!(plan.rows.iter().all(|row| held(row).is_none()), "what is held does not run");
         self.coverage += Coverage::of(plan);
         for block in self.fresh_blocks(plan) {
             let touched = self.in_flight.iter().any(|open| open.touched.contains(&block));
@@ -389,6 +412,7 @@ impl Simulation {
         for why in waiting {
             let class = match why.waits_for {
                 Some(WaitReason::Refused(refusal)) => WaitClass::from(refusal),
+                Some(WaitReason::Held(reason)) => WaitClass::from(reason),
                 _ => WaitClass::Queue,
             };
             *counted.entry(class).or_default() += 1;
