@@ -9,7 +9,7 @@ use quire_scheduler::record::FlightRecorder;
 
 use crate::client::{EngineClient, ModelInfo, RequestStream};
 use crate::engine::{Engine, EngineParts};
-use crate::{EngineConfig, EngineStats, Error, Llm, Prompt, Request, RequestId, Result};
+use crate::{EngineConfig, EngineStats, Error, Llm, Prompt, Request, RequestExplanation, RequestId, Result};
 
 /// An engine in this process, for asynchronous callers. Cheap to clone; the last one dropped ends the engine.
 #[derive(Clone, Debug)]
@@ -30,20 +30,6 @@ impl AsyncLlm {
     /// The same engine, for callers that wait.
     pub fn to_llm(&self) -> Llm {
         Llm::of(Arc::clone(&self.engine))
-    }
-
-    /// The configuration in force.
-    pub fn config(&self) -> &EngineConfig {
-        &self.engine.config
-    }
-
-    /// Forgets what the prefix cache holds.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Stopped`].
-    pub fn reset_prefix_cache(&self) -> Result<()> {
-        self.engine.inbox.reset_prefix_cache()
     }
 
     /// Why the requests of that name do not run, or what they are doing; empty where there is none (any more). Clients
@@ -74,15 +60,6 @@ impl AsyncLlm {
     /// As there.
     pub async fn unpin_prefix(&self, pin: PinId) -> Result<bool> {
         self.off_thread(move |engine| engine.inbox.unpin(pin)).await
-    }
-
-    /// Logs scheduling decisions (`quire::schedule=debug`) on the request of that name only, or on all again.
-    ///
-    /// # Errors
-    ///
-    /// [`Error::Stopped`].
-    pub fn log_schedule_of(&self, id: Option<&RequestId>) -> Result<()> {
-        self.engine.inbox.log_only(id.cloned())
     }
 
     pub(crate) fn of(engine: Arc<Engine>) -> Self {
@@ -124,6 +101,22 @@ impl EngineClient for AsyncLlm {
 
     fn stats(&self) -> EngineStats {
         self.engine.stats()
+    }
+
+    fn config(&self) -> Option<&EngineConfig> {
+        Some(&self.engine.config)
+    }
+
+    async fn explain_all(&self) -> Result<Vec<RequestExplanation>> {
+        self.off_thread(|engine| engine.inbox.explain_all()).await
+    }
+
+    fn reset_prefix_cache(&self) -> Result<()> {
+        self.engine.inbox.reset_prefix_cache()
+    }
+
+    fn log_schedule_of(&self, id: Option<&RequestId>) -> Result<()> {
+        self.engine.inbox.log_only(id.cloned())
     }
 
     fn flight_recorder(&self) -> Option<FlightRecorder> {

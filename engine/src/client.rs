@@ -7,7 +7,10 @@ use async_trait::async_trait;
 use quire_scheduler::record::FlightRecorder;
 use tokio::sync::mpsc;
 
-use crate::{EngineStats, Error, Prompt, Request, RequestEvent, RequestOutput, Result, SamplingParams};
+use crate::{
+    EngineConfig, EngineStats, Error, Prompt, Request, RequestEvent, RequestExplanation, RequestId,
+    RequestOutput, Result, SamplingParams,
+};
 
 /// Takes requests and streams their events.
 #[async_trait]
@@ -46,6 +49,32 @@ pub trait EngineClient: Send + Sync {
 
     /// Counters and gauges, as of the last step.
     fn stats(&self) -> EngineStats;
+
+    /// The configuration in force, where the engine runs in this process.
+    fn config(&self) -> Option<&EngineConfig> {
+        None
+    }
+
+    /// What every output that has not ended is doing, requests in the order of their arrival.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Stopped`].
+    async fn explain_all(&self) -> Result<Vec<RequestExplanation>>;
+
+    /// Forgets what the prefix cache holds.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Stopped`].
+    fn reset_prefix_cache(&self) -> Result<()>;
+
+    /// Logs scheduling decisions (`quire::schedule=debug`) on the requests of that name only, or on all again.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::Stopped`].
+    fn log_schedule_of(&self, id: Option<&RequestId>) -> Result<()>;
 
     /// What the scheduler was asked and has decided, where there is a scheduler to see.
     fn flight_recorder(&self) -> Option<FlightRecorder> {

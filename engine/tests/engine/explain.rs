@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use quire_engine::{Bytes, Error, Prompt, Request, SamplingParams};
+use quire_engine::{Bytes, EngineClient, Error, Prompt, Request, SamplingParams};
 use quire_kvcache::PinError;
 use quire_scheduler::{Refusal, SeqStatus, WaitReason};
 
