@@ -11,9 +11,12 @@ const KNOWN: &[&str] = &[
     "QUIRE_LOG",
     "QUIRE_NVTX",
     "VLLM_ALLOW_LONG_MAX_MODEL_LEN",
+    "VLLM_API_KEY",
     "VLLM_CPU_KVCACHE_SPACE",
+    "VLLM_ENGINE_ITERATION_TIMEOUT_S",
     "VLLM_LOGGING_LEVEL",
     "VLLM_NO_USAGE_STATS",
+    "VLLM_PORT",
 ];
 
 /// How the names begin that only tests read.
@@ -21,17 +24,14 @@ const OF_TESTS: &str = "QUIRE_TEST_";
 
 /// Names that launch scripts set for vLLM and that nothing here obeys yet, each with what to do instead.
 const WITHOUT_EFFECT: &[(&str, &str)] = &[
-    ("VLLM_API_KEY", "there is no HTTP server yet"),
     ("VLLM_ALLOW_RUNTIME_LORA_UPDATING", "there are no adapters yet"),
     ("VLLM_ATTENTION_BACKEND", "the backend is chosen by --device"),
     ("VLLM_CACHE_ROOT", "models are kept under QUIRE_CACHE"),
     ("VLLM_CONFIGURE_LOGGING", "logging is set by QUIRE_LOG or --log-level"),
-    ("VLLM_ENGINE_ITERATION_TIMEOUT_S", "there is no HTTP server yet"),
-    ("VLLM_HOST_IP", "there is no HTTP server yet"),
-    ("VLLM_KEEP_ALIVE_ON_ENGINE_DEATH", "there is no HTTP server yet"),
+    ("VLLM_HOST_IP", "the address to listen on is --host"),
+    ("VLLM_KEEP_ALIVE_ON_ENGINE_DEATH", "the server answers 503 then, and stays"),
     ("VLLM_LOGGING_CONFIG_PATH", "logging is set by QUIRE_LOG or --log-level"),
-    ("VLLM_PORT", "there is no HTTP server yet"),
-    ("VLLM_SERVER_DEV_MODE", "there is no HTTP server yet"),
+    ("VLLM_SERVER_DEV_MODE", "its routes are always there, behind the API key"),
     ("VLLM_USE_MODELSCOPE", "models come from the Hugging Face hub; give a folder for any other source"),
     ("VLLM_USE_V1", "there is one engine"),
 ];

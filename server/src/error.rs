@@ -52,13 +52,23 @@ pub enum Error {
         /// The model.
         model: String,
     },
-    /// A command that this version does not have.
-    #[error("`quire {command}` is not built yet: this version has {}", built)]
-    NotBuilt {
-        /// The command.
-        command: &'static str,
-        /// What there is instead.
-        built: &'static str,
+    /// A variable of the environment that cannot be read.
+    #[error("{name} is {given:?}: expected {expected}")]
+    Variable {
+        /// Its name.
+        name: &'static str,
+        /// Its value.
+        given: String,
+        /// What is allowed.
+        expected: &'static str,
+    },
+    /// An address that cannot be listened on.
+    #[error("cannot listen on {address}: {source}")]
+    Listen {
+        /// Host and port.
+        address: String,
+        /// The system's error.
+        source: io::Error,
     },
     /// A model that cannot be loaded; what is wrong with it has been said.
     #[error("{} has {}", path.display(), counted(*num_problems, "problem"))]
@@ -221,7 +231,8 @@ impl Error {
             | Self::Shapes { .. }
             | Self::Tuning(_)
             | Self::NoChatTemplate { .. }
-            | Self::NotBuilt { .. } => true,
+            | Self::Variable { .. }
+            | Self::Listen { .. } => true,
             _ => false,
         }
     }

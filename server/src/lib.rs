@@ -28,6 +28,7 @@ mod cache;
 mod cli;
 mod env;
 mod error;
+mod http;
 mod llm;
 mod logging;
 mod model_source;

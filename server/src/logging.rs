@@ -1,9 +1,13 @@
 //! Where log lines go: standard error, filtered by level or by target.
 
 use std::io::{self, IsTerminal};
+use std::sync::OnceLock;
 
-use tracing_subscriber::EnvFilter;
+use parking_lot::Mutex;
 use tracing_subscriber::filter::ParseError;
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Registry, reload};
 
 use crate::env::Env;
 
@@ -33,14 +37,54 @@ pub(crate) fn start(flag: Option<&str>, default: &str, env: &Env) -> Result<(), 
         );
     }
     let directives = directives(given);
-    let filter = EnvFilter::builder().parse(directives);
+    let filter = EnvFilter::builder().parse(&directives);
     let filter = filter.map_err(|source| LogFilterError { name, given: given.to_owned(), source })?;
     let has_colour = io::stderr().is_terminal() && env.get("NO_COLOR").is_none();
-    let subscriber =
-        tracing_subscriber::fmt().with_env_filter(filter).with_writer(io::stderr).with_ansi(has_colour);
+    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(has_colour);
+    let (filter, handle) = reload::Layer::new(filter);
     // Fails only where the program that embeds the command line logs already.
-    let _ = subscriber.try_init();
+    if tracing_subscriber::registry().with(filter).with(lines).try_init().is_ok() {
+        let _ = RUNNING.set(Running { handle, directives: Mutex::new(directives) });
+    }
     Ok(())
+}
+
+/// The filter of this process, which is one as its log is one.
+static RUNNING: OnceLock<Running> = OnceLock::new();
+
+struct Running {
+    handle: reload::Handle<EnvFilter, Registry>,
+    directives: Mutex<String>,
+}
+
+/// Sets the level of one target while the process runs.
+///
+/// # Errors
+///
+/// [`LogLevelError`].
+pub(crate) fn set_target_level(target: &str, level: &str) -> Result<(), LogLevelError> {
+    let levels = ["off", "error", "warn", "info", "debug", "trace"];
+    if !levels.contains(&level) {
+        return Err(LogLevelError::Level { given: level.to_owned() });
+    }
+    let running = RUNNING.get().ok_or(LogLevelError::Foreign)?;
+    let mut directives = running.directives.lock();
+    let others = directives.split(',').filter(|one| one.split('=').next() != Some(target));
+    let changed =
+        others.map(str::to_owned).chain([format!("{target}={level}")]).collect::<Vec<_>>().join(",");
+    let filter = EnvFilter::builder().parse(&changed).map_err(|_| LogLevelError::Foreign)?;
+    running.handle.reload(filter).map_err(|_| LogLevelError::Foreign)?;
+    *directives = changed;
+    Ok(())
+}
+
+/// A level that cannot be set.
+#[derive(Debug, thiserror::Error)]
+pub(crate) enum LogLevelError {
+    #[error("level is {given:?}: expected off, error, warn, info, debug or trace")]
+    Level { given: String },
+    #[error("the log of this process is not Quire's own, its level cannot be changed")]
+    Foreign,
 }
 
 fn choose<'a>(flag: Option<&'a str>, default: &'a str, env: &'a Env) -> (&'static str, &'a str) {

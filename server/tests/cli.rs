@@ -216,7 +216,6 @@ fn a_broken_model_is_an_error_of_the_run() {
 
 #[test]
 fn what_is_not_there_says_so() {
-    run(&["serve", "--port", "8000"], "").refused(&["`quire serve` is not built yet"]);
     run(&["generate"], "").refused(&["--prompt"]);
     run(&["generate", "--prompt", "a", "--input", "b"], "").refused(&["--input"]);
     run(&["generate", "--input", "/nonexistent.jsonl"], "").refused(&["/nonexistent.jsonl"]);

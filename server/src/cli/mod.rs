@@ -1,4 +1,4 @@
-//! The command line: `generate`, `chat`, `check`, `inspect`, `bench`, `tune-kernels`, `trace`, `simulate`, `tune`.
+//! The command line: `generate`, `chat`, `serve`, `check`, `inspect`, `bench`, `tune-kernels`, `trace`, `simulate`, `tune`.
 
 pub(crate) mod bench;
 mod chat;
@@ -12,6 +12,7 @@ mod model;
 mod output;
 mod recording;
 mod sampling;
+mod serve;
 mod simulate;
 mod trace;
 mod tune;
@@ -20,11 +21,11 @@ mod tune_settings;
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Parser, Subcommand};
 
 use crate::app::App;
 use crate::env::Env;
-use crate::error::{Error, Result, with_causes};
+use crate::error::{Result, with_causes};
 use crate::logging;
 
 /// LLM inference with a paged KV cache.
@@ -65,14 +66,8 @@ enum Command {
     Simulate(simulate::SimulateArgs),
     /// Finds settings for a goal, by simulation.
     Tune(tune_settings::TuneArgs),
-    /// Serves a model over HTTP (not built yet).
-    Serve(ServeArgs),
-}
-
-#[derive(Args)]
-struct ServeArgs {
-    #[arg(trailing_var_arg = true, allow_hyphen_values = true, hide = true)]
-    _anything: Vec<OsString>,
+    /// Serves a model over HTTP, with the API of OpenAI as vLLM has it.
+    Serve(serve::ServeArgs),
 }
 
 /// What a command has beside its own flags.
@@ -105,8 +100,12 @@ pub(crate) fn run<T: Into<OsString> + Clone>(app: &App, words: impl IntoIterator
 fn run_command(app: &App, cli: Cli) -> Result<()> {
     let context = Context { app, env: Env::of_process() };
     // A conversation is read by people: there, and where the result is the report, only warnings break in.
-    let default_level =
-        if matches!(cli.command, Command::Generate(_) | Command::Bench(_)) { "info" } else { "warn" };
+    let default_level = if matches!(cli.command, Command::Generate(_) | Command::Bench(_) | Command::Serve(_))
+    {
+        "info"
+    } else {
+        "warn"
+    };
     logging::start(cli.log_level.as_deref(), default_level, &context.env)?;
     for warning in context.env.warnings() {
         tracing::warn!(target: "quire::server", "{warning}");
@@ -121,10 +120,7 @@ fn run_command(app: &App, cli: Cli) -> Result<()> {
         Command::Trace(args) => trace::run(&context, &args),
         Command::Simulate(args) => simulate::run(&context, &args),
         Command::Tune(args) => tune_settings::run(&context, &args),
-        Command::Serve(_) => Err(Error::NotBuilt {
-            command: "serve",
-            built: "generate, chat, check, inspect, bench, tune-kernels, trace, simulate and tune",
-        }),
+        Command::Serve(args) => serve::run(&context, &args),
     }
 }
 

@@ -1,0 +1,158 @@
+//! `quire serve`.
+
+use std::fs;
+use std::net::{SocketAddr, TcpListener, ToSocketAddrs};
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+use std::time::Duration;
+
+use clap::Args;
+use tokio::runtime::{Builder, Runtime};
+
+use super::Context;
+use super::model::ModelArgs;
+use crate::env::Env;
+use crate::error::{Error, Result};
+use crate::http::{ErrorForm, HttpSettings, Server, Service};
+
+#[derive(Args)]
+pub(crate) struct ServeArgs {
+    #[command(flatten)]
+    model: ModelArgs,
+    #[command(flatten)]
+    http: HttpFlags,
+    /// The seed of requests without one, and of made-up weights (--load-format dummy).
+    #[arg(long, value_name = "N")]
+    seed: Option<u64>,
+}
+
+#[derive(Args)]
+#[command(next_help_heading = "Server")]
+struct HttpFlags {
+    /// The address to listen on; 0.0.0.0 is all of them.
+    #[arg(long, value_name = "HOST", default_value = "127.0.0.1")]
+    host: String,
+    /// The port to listen on; 0 takes a free one. VLLM_PORT says the same.
+    #[arg(long, value_name = "PORT")]
+    port: Option<u16>,
+    /// A key that requests must bring; may be given several times. VLLM_API_KEY is one as well.
+    #[arg(long, value_name = "KEY")]
+    api_key: Vec<String>,
+    /// A file with a key a line.
+    #[arg(long, value_name = "FILE")]
+    api_key_file: Option<PathBuf>,
+    /// Answers as that version of vLLM where it differs: 0.7 has flat errors, and usage in streams with empty options.
+    #[arg(long, value_name = "VERSION", value_parser = ["0.7"])]
+    compat: Option<String>,
+    /// Who speaks in the answers of chats.
+    #[arg(long, value_name = "ROLE", default_value = "assistant")]
+    response_role: String,
+    /// Writes tokens as token_id:ID in log-probabilities.
+    #[arg(long)]
+    return_tokens_as_token_ids: bool,
+    /// Shows in usage how many prompt tokens the prefix cache had.
+    #[arg(long)]
+    enable_prompt_tokens_details: bool,
+    /// Refuses fields of requests that have no effect, as the header X-Quire-Strict: 1 does for one.
+    #[arg(long)]
+    strict: bool,
+    /// Bytes of a request's body.
+    #[arg(long, value_name = "BYTES", default_value_t = 16 << 20)]
+    max_body_bytes: usize,
+    /// Seconds that running requests may take once the server is told to end.
+    #[arg(long, value_name = "S", default_value_t = 30)]
+    shutdown_timeout: u64,
+}
+
+pub(crate) fn run(context: &Context<'_>, args: &ServeArgs) -> Result<()> {
+    // A port that is taken is told before a model is loaded.
+    let listener = args.http.bind(&context.env)?;
+    let keys = args.http.keys(&context.env)?;
+    let step_deadline = step_deadline(&context.env)?;
+    let engine = args.model.start(context, args.seed)?;
+    let mut settings = args.http.settings(vec![engine.model().name.clone()], keys);
+    if let Some(seconds) = step_deadline {
+        settings.step_deadline = seconds;
+    }
+    let server = Server {
+        service: Arc::new(Service::new(engine, settings)),
+        shutdown_timeout: Duration::from_secs(args.http.shutdown_timeout),
+    };
+    runtime()?.block_on(server.run(listener)).map_err(Error::Runtime)
+}
+
+impl HttpFlags {
+    fn bind(&self, env: &Env) -> Result<TcpListener> {
+        let port = match (self.port, env.get("VLLM_PORT")) {
+            (Some(port), _) => port,
+            (None, None) => 8000,
+            (None, Some(given)) => {
+                let (name, expected) = ("VLLM_PORT", "a port, from 0 to 65535");
+                given.parse().map_err(|_| Error::Variable { name, given: given.to_owned(), expected })?
+            }
+        };
+        let name = format!("{}:{port}", self.host);
+        let failed = |source| Error::Listen { address: name.clone(), source };
+        let addresses: Vec<SocketAddr> =
+            (self.host.as_str(), port).to_socket_addrs().map_err(failed)?.collect();
+        let listener = TcpListener::bind(&addresses[..]).map_err(failed)?;
+        listener.set_nonblocking(true).map_err(failed)?;
+        Ok(listener)
+    }
+
+    fn keys(&self, env: &Env) -> Result<Vec<String>> {
+        let of_file = self.api_key_file.as_deref().map(read_keys).transpose()?.unwrap_or_default();
+        let of_env = env.get("VLLM_API_KEY").map(str::to_owned);
+        let all = self.api_key.iter().cloned().chain(of_file).chain(of_env);
+        Ok(all.filter(|key| !key.is_empty()).collect())
+    }
+
+    fn settings(&self, served_names: Vec<String>, api_keys: Vec<String>) -> HttpSettings {
+        let is_old = self.compat.is_some();
+        HttpSettings {
+            api_keys,
+            error_form: if is_old { ErrorForm::Flat } else { ErrorForm::Nested },
+            includes_usage: is_old,
+            return_tokens_as_token_ids: self.return_tokens_as_token_ids,
+            enable_prompt_tokens_details: self.enable_prompt_tokens_details,
+            response_role: self.response_role.clone(),
+            max_body_bytes: self.max_body_bytes,
+            is_strict: self.strict,
+            ..HttpSettings::new(served_names)
+        }
+    }
+}
+
+/// `VLLM_ENGINE_ITERATION_TIMEOUT_S`.
+fn step_deadline(env: &Env) -> Result<Option<Duration>> {
+    let name = "VLLM_ENGINE_ITERATION_TIMEOUT_S";
+    let Some(text) = env.get(name) else { return Ok(None) };
+    match text.parse() {
+        Ok(seconds) if seconds > 0 => Ok(Some(Duration::from_secs(seconds))),
+        _ => Err(Error::Variable {
+            name,
+            given: text.to_owned(),
+            expected: "a whole number of seconds, at least 1",
+        }),
+    }
+}
+
+fn read_keys(path: &Path) -> Result<Vec<String>> {
+    let text = fs::read_to_string(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
+    Ok(text
+        .lines()
+        .map(str::trim)
+        .filter(|line| !line.is_empty() && !line.starts_with('#'))
+        .map(str::to_owned)
+        .collect())
+}
+
+/// Two threads answer all connections: the engine has its own, and tokens leave in batches.
+fn runtime() -> Result<Runtime> {
+    Builder::new_multi_thread()
+        .worker_threads(2)
+        .thread_name("quire-http")
+        .enable_all()
+        .build()
+        .map_err(Error::Runtime)
+}

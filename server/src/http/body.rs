@@ -1,0 +1,150 @@
+//! Bodies of requests: JSON objects, read field by field.
+
+use axum::body::Bytes;
+use axum::extract::{FromRequest, Request};
+use axum::http::{StatusCode, header};
+use serde_json::{Map, Value};
+
+use super::error::ApiError;
+
+/// A body that is a JSON object. Fields are taken out of it; what is left at the end is what nobody knew.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Body(Map<String, Value>);
+
+impl Body {
+    pub(crate) fn parse(bytes: &[u8]) -> Result<Self, ApiError> {
+        let refuse = |message| ApiError::new(StatusCode::BAD_REQUEST, message);
+        let value: Value = serde_json::from_slice(bytes)
+            .map_err(|error| refuse(format!("the body is not JSON: {error}")))?;
+        match value {
+            Value::Object(fields) => Ok(Self(fields)),
+            other => Err(refuse(format!("the body is {}: expected a JSON object", kind_of(&other)))),
+        }
+    }
+
+    /// Takes a switch; `null` counts as absent.
+    pub(crate) fn take_bool(&mut self, field: &str) -> Result<Option<bool>, ApiError> {
+        match self.take_value(field) {
+            None => Ok(None),
+            Some(Value::Bool(given)) => Ok(Some(given)),
+            Some(other) => Err(wrong(field, &other, "true or false")),
+        }
+    }
+
+    /// As [`take_bool`](Self::take_bool), for a text.
+    pub(crate) fn take_text(&mut self, field: &str) -> Result<Option<String>, ApiError> {
+        match self.take_value(field) {
+            None => Ok(None),
+            Some(Value::String(given)) => Ok(Some(given)),
+            Some(other) => Err(wrong(field, &other, "a string")),
+        }
+    }
+
+    /// As [`take_bool`](Self::take_bool), for a whole number.
+    pub(crate) fn take_integer(&mut self, field: &str) -> Result<Option<i64>, ApiError> {
+        match self.take_value(field) {
+            None => Ok(None),
+            Some(given) => given.as_i64().map(Some).ok_or_else(|| wrong(field, &given, "a whole number")),
+        }
+    }
+
+    /// Takes a field as it is; `null` counts as absent.
+    pub(crate) fn take_value(&mut self, field: &str) -> Option<Value> {
+        self.0.remove(field).filter(|value| !value.is_null())
+    }
+
+    /// A field that stays; `null` counts as absent.
+    pub(crate) fn peek(&self, field: &str) -> Option<&Value> {
+        self.0.get(field).filter(|value| !value.is_null())
+    }
+
+    /// Takes those of `fields` that are there.
+    pub(crate) fn take_all(&mut self, fields: &[&str]) -> Map<String, Value> {
+        let taken = fields
+            .iter()
+            .filter_map(|field| self.take_value(field).map(|value| ((*field).to_owned(), value)));
+        taken.collect()
+    }
+
+    /// The names of what is left; fields that are `null` say nothing.
+    pub(crate) fn rest(&self) -> Vec<&str> {
+        self.0.iter().filter(|(_, value)| !value.is_null()).map(|(name, _)| name.as_str()).collect()
+    }
+}
+
+impl<S: Send + Sync> FromRequest<S> for Body {
+    type Rejection = ApiError;
+
+    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+        check_content_type(&request)?;
+        let bytes = Bytes::from_request(request, state).await.map_err(|rejected| {
+            let message = match rejected.status() {
+                StatusCode::PAYLOAD_TOO_LARGE => {
+                    "the body is larger than the server takes (--max-body-bytes)".to_owned()
+                }
+                _ => rejected.body_text(),
+            };
+            ApiError::new(rejected.status(), message)
+        })?;
+        Self::parse(&bytes)
+    }
+}
+
+fn check_content_type(request: &Request) -> Result<(), ApiError> {
+    let given =
+        request.headers().get(header::CONTENT_TYPE).map(|given| given.to_str().unwrap_or("unreadable"));
+    let kind = given.and_then(|given| given.split(';').next()).map(str::trim);
+    if kind.is_some_and(|kind| kind.eq_ignore_ascii_case("application/json")) {
+        return Ok(());
+    }
+    let message = format!("content-type is {}: expected application/json", given.unwrap_or("missing"));
+    Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message))
+}
+
+fn wrong(field: &str, given: &Value, expected: &str) -> ApiError {
+    ApiError::bad_field(field, format!("{field} is {}: expected {expected}", shown(given)))
+}
+
+/// A value as it was given, or its kind where it is long.
+fn shown(value: &Value) -> String {
+    let text = value.to_string();
+    if text.len() <= 60 { text } else { kind_of(value).to_owned() }
+}
+
+pub(crate) fn kind_of(value: &Value) -> &'static str {
+    match value {
+        Value::Null => "null",
+        Value::Bool(_) => "true or false",
+        Value::Number(_) => "a number",
+        Value::String(_) => "a string",
+        Value::Array(_) => "an array",
+        Value::Object(_) => "an object",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_body_that_is_no_object_is_refused() {
+        for bytes in [&b""[..], b"[]", b"1", b"{\"a\":", b"\xff\xfe", "[".repeat(5000).as_bytes()] {
+            let error = Body::parse(bytes).expect_err("no object");
+            assert_eq!(error.status, StatusCode::BAD_REQUEST, "{error:?}");
+        }
+    }
+
+    #[test]
+    fn a_wrong_type_names_field_and_value() {
+        let mut body = Body::parse(br#"{"stream": 1, "echo": null, "n": 1.5}"#).expect("an object");
+        let error = body.take_bool("stream").expect_err("a number");
+        assert_eq!(error.message, "stream is 1: expected true or false");
+        assert_eq!(error.param.as_deref(), Some("stream"));
+        assert_eq!(body.take_bool("echo"), Ok(None));
+        assert_eq!(
+            body.take_integer("n").expect_err("a fraction").message,
+            "n is 1.5: expected a whole number"
+        );
+        assert!(body.rest().is_empty());
+    }
+}

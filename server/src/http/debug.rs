@@ -1,0 +1,60 @@
+//! Routes by which an operator looks into a running engine.
+
+use std::sync::Arc;
+
+use axum::Json;
+use axum::extract::{Path, State};
+use axum::http::StatusCode;
+use quire_engine::RequestId;
+use serde_json::{Value, json};
+
+use super::body::Body;
+use super::error::ApiError;
+use super::service::Service;
+
+/// `GET /v1/requests/{id}/why`: what each output of a request is doing, and what it waits for.
+pub(crate) async fn why(
+    State(service): State<Arc<Service>>,
+    Path(id): Path<String>,
+) -> Result<Json<Value>, ApiError> {
+    let all = service.engine.explain_all().await?;
+    let is_meant =
+        |name: &str| name == id || name.strip_prefix(&id).is_some_and(|rest| rest.starts_with('-'));
+    let meant: Vec<_> = all.iter().filter(|one| is_meant(one.request_id.as_str())).collect();
+    if meant.is_empty() {
+        let message = format!("no request {id:?} is open: it never came, or it has ended");
+        return Err(ApiError {
+            param: Some("id".to_owned()),
+            ..ApiError::new(StatusCode::NOT_FOUND, message)
+        });
+    }
+    let outputs = meant.into_iter().map(|one| {
+        json!({
+            "request_id": one.request_id,
+            "index": one.index,
+            "status": format!("{:?}", one.explanation.status).to_lowercase(),
+            "age_s": one.explanation.age.as_secs_f64(),
+            "waiting_s": one.explanation.waiting.as_secs_f64(),
+            "why": one.to_string(),
+        })
+    });
+    Ok(Json(json!({ "id": id, "outputs": outputs.collect::<Vec<_>>() })))
+}
+
+/// `POST /reset_prefix_cache`.
+pub(crate) async fn reset_prefix_cache(State(service): State<Arc<Service>>) -> Result<(), ApiError> {
+    Ok(service.engine.reset_prefix_cache()?)
+}
+
+/// `POST /debug/schedule-log`: whose scheduling decisions are logged.
+pub(crate) async fn schedule_log(
+    State(service): State<Arc<Service>>,
+    mut body: Body,
+) -> Result<Json<Value>, ApiError> {
+    let id = body.take_text("request_id")?;
+    let level = body.take_text("level")?.unwrap_or_else(|| "debug".to_owned());
+    crate::logging::set_target_level("quire::schedule", &level)
+        .map_err(|error| ApiError::bad_field("level", error.to_string()))?;
+    service.engine.log_schedule_of(id.clone().map(RequestId::from).as_ref())?;
+    Ok(Json(json!({ "request_id": id, "level": level })))
+}

@@ -1,0 +1,102 @@
+//! Whether new work is taken, and how much is open.
+
+use std::sync::Arc;
+
+use axum::http::StatusCode;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+
+use super::error::ApiError;
+
+/// The server's way from its start to its end. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Lifecycle(Arc<Shared>);
+
+#[derive(Debug, Default)]
+struct Shared {
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    is_draining: bool,
+    num_open: usize,
+}
+
+/// A request that is being answered.
+#[derive(Debug)]
+pub(crate) struct OpenRequest(Lifecycle);
+
+impl Lifecycle {
+    /// Notes a request that begins.
+    ///
+    /// # Errors
+    ///
+    /// 503 where the server is about to end.
+    pub(crate) fn open(&self) -> Result<OpenRequest, ApiError> {
+        let mut state = self.0.state.lock();
+        if state.is_draining {
+            return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the server is shutting down"));
+        }
+        state.num_open += 1;
+        Ok(OpenRequest(self.clone()))
+    }
+
+    /// From now on new work is refused.
+    pub(crate) fn drain(&self) {
+        self.0.state.lock().is_draining = true;
+        self.0.changed.notify_waiters();
+    }
+
+    /// Whether new work is refused.
+    pub(crate) fn is_draining(&self) -> bool {
+        self.0.state.lock().is_draining
+    }
+
+    /// Requests that are being answered.
+    pub(crate) fn num_open(&self) -> usize {
+        self.0.state.lock().num_open
+    }
+
+    /// Returns when nothing is open.
+    pub(crate) async fn idle(&self) {
+        loop {
+            let changed = self.0.changed.notified();
+            let mut changed = std::pin::pin!(changed);
+            changed.as_mut().enable();
+            if self.num_open() == 0 {
+                return;
+            }
+            changed.await;
+        }
+    }
+}
+
+impl Drop for OpenRequest {
+    fn drop(&mut self) {
+        self.0.0.state.lock().num_open -= 1;
+        self.0.0.changed.notify_waiters();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_server_that_ends_takes_nothing_and_waits_for_what_is_open() {
+        let lifecycle = Lifecycle::default();
+        let open = lifecycle.open().expect("it takes work");
+        lifecycle.drain();
+        assert_eq!(lifecycle.open().expect_err("it ends").status, StatusCode::SERVICE_UNAVAILABLE);
+        let idle = tokio::spawn({
+            let lifecycle = lifecycle.clone();
+            async move { lifecycle.idle().await }
+        });
+        tokio::task::yield_now().await;
+        assert!(!idle.is_finished());
+        drop(open);
+        idle.await.expect("nothing is open");
+    }
+}

@@ -1,0 +1,144 @@
+//! Log-probabilities as the two APIs write them.
+
+use quire_engine::{TokenLogprob, TokenLogprobs};
+use serde::Serialize;
+use serde_json::{Map, Value};
+
+/// What JSON has in place of minus infinity.
+const FLOOR: f32 = -9999.0;
+
+/// How tokens are written.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum TokenForm {
+    /// As their text.
+    #[default]
+    Text,
+    /// As `token_id:ID`.
+    Id,
+}
+
+impl TokenForm {
+    fn write(self, token: &TokenLogprob) -> String {
+        match self {
+            Self::Text => token.token.clone(),
+            Self::Id => format!("token_id:{}", token.token_id),
+        }
+    }
+}
+
+/// `logprobs` of a completion's choice: four lists of one length.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct CompletionLogprobs {
+    text_offset: Vec<usize>,
+    token_logprobs: Vec<Option<f32>>,
+    tokens: Vec<String>,
+    top_logprobs: Vec<Option<Map<String, Value>>>,
+}
+
+impl CompletionLogprobs {
+    /// Adds a token that stands `offset` characters from the beginning of the text; returns where the next one stands.
+    pub(crate) fn push(&mut self, token: &TokenLogprobs, offset: usize, form: TokenForm) -> usize {
+        let mut top = Map::new();
+        for one in token.top.iter().chain([&token.token]) {
+            top.entry(form.write(one)).or_insert_with(|| floored(one.logprob).into());
+        }
+        self.text_offset.push(offset);
+        self.token_logprobs.push(Some(floored(token.token.logprob)));
+        self.tokens.push(form.write(&token.token));
+        self.top_logprobs.push(Some(top));
+        offset + token.token.token.chars().count()
+    }
+
+    /// Adds the first token of a prompt, which nothing predicts.
+    pub(crate) fn push_first(&mut self, text: &str) -> usize {
+        self.text_offset.push(0);
+        self.token_logprobs.push(None);
+        self.tokens.push(text.to_owned());
+        self.top_logprobs.push(None);
+        text.chars().count()
+    }
+}
+
+/// `logprobs` of a chat's choice.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub(crate) struct ChatLogprobs {
+    content: Vec<ChatTokenLogprobs>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct ChatTokenLogprobs {
+    #[serde(flatten)]
+    token: ChatTokenLogprob,
+    top_logprobs: Vec<ChatTokenLogprob>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct ChatTokenLogprob {
+    token: String,
+    logprob: f32,
+    bytes: Vec<u8>,
+}
+
+impl ChatLogprobs {
+    pub(crate) fn of(tokens: &[TokenLogprobs], form: TokenForm) -> Self {
+        let one = |token: &TokenLogprob| ChatTokenLogprob {
+            token: form.write(token),
+            logprob: floored(token.logprob),
+            bytes: token.token.clone().into_bytes(),
+        };
+        let content = tokens.iter().map(|token| ChatTokenLogprobs {
+            token: one(&token.token),
+            top_logprobs: token.top.iter().map(one).collect(),
+        });
+        Self { content: content.collect() }
+    }
+}
+
+fn floored(logprob: f32) -> f32 {
+    if logprob.is_finite() { logprob.max(FLOOR) } else { FLOOR }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    fn token(token_id: u32, text: &str, logprob: f32) -> TokenLogprob {
+        TokenLogprob { token_id, token: text.to_owned(), logprob }
+    }
+
+    #[test]
+    fn br_37_a_masked_token_is_a_number() {
+        let masked = f32::NEG_INFINITY;
+        let tokens = [TokenLogprobs {
+            token: token(5, "é", -1.0),
+            rank: 1,
+            top: vec![token(5, "é", -1.0), token(6, "b", masked)],
+        }];
+        let mut logprobs = CompletionLogprobs::default();
+        assert_eq!(logprobs.push(&tokens[0], 3, TokenForm::Text), 4);
+        let expected = json!({"text_offset": [3], "token_logprobs": [-1.0], "tokens": ["é"], "top_logprobs": [{"é": -1.0, "b": -9999.0}]});
+        assert_eq!(serde_json::to_value(&logprobs).expect("plain"), expected);
+        let chat = serde_json::to_value(ChatLogprobs::of(&tokens, TokenForm::Id)).expect("plain");
+        assert_eq!(
+            chat["content"][0]["top_logprobs"][1],
+            json!({"token": "token_id:6", "logprob": -9999.0, "bytes": [98]})
+        );
+        assert_eq!(chat["content"][0]["bytes"], json!([195, 169]));
+    }
+
+    #[test]
+    fn the_sampled_token_is_listed_even_below_the_best() {
+        let mut logprobs = CompletionLogprobs::default();
+        logprobs.push(
+            &TokenLogprobs { token: token(7, "z", -4.0), rank: 9, top: vec![token(1, "a", -0.5)] },
+            0,
+            TokenForm::Text,
+        );
+        assert_eq!(
+            serde_json::to_value(&logprobs).expect("plain")["top_logprobs"][0],
+            json!({"a": -0.5, "z": -4.0})
+        );
+    }
+}

@@ -1,0 +1,38 @@
+//! The HTTP server: OpenAI's API as vLLM serves it.
+//!
+//! A request's way: [`routes`] → [`body`] (a JSON object) → `completions` or `chat` (what is asked for; everything a
+//! client can get wrong is refused here) → [`service`] (checked as a whole, then queued) → the engine → one JSON object,
+//! or [`events`] as they come. A dropped connection drops the streams of its requests, which gives them up.
+
+mod auth;
+mod body;
+mod chat;
+mod common;
+mod completions;
+mod conversation;
+mod debug;
+mod error;
+mod events;
+mod lifecycle;
+mod listener;
+mod logprobs;
+mod prompts;
+mod request_id;
+mod routes;
+mod sampling;
+mod server;
+mod service;
+mod settings;
+mod status;
+mod streaming;
+mod tokens;
+mod usage;
+mod watchdog;
+
+#[cfg(test)]
+mod tests;
+
+pub(crate) use error::ErrorForm;
+pub(crate) use server::Server;
+pub(crate) use service::Service;
+pub(crate) use settings::HttpSettings;

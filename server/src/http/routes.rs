@@ -1,0 +1,79 @@
+//! The routes, and what stands in front of all of them.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::extract::{DefaultBodyLimit, Request, State};
+use axum::http::Uri;
+use axum::middleware::{self, Next};
+use axum::response::Response;
+use axum::routing::{any, get, post};
+
+use super::auth::{self, ApiKeys};
+use super::chat::chat_completions;
+use super::completions::completions;
+use super::error::{self, ApiError};
+use super::service::Service;
+use super::{debug, status, tokens};
+
+/// Routes of other servers that this one does not have yet: clients are told so.
+const NOT_BUILT: [&str; 24] = [
+    "/v1/embeddings",
+    "/pooling",
+    "/classify",
+    "/score",
+    "/v1/score",
+    "/rerank",
+    "/v1/rerank",
+    "/v2/rerank",
+    "/v2/embed",
+    "/v1/audio/transcriptions",
+    "/v1/audio/translations",
+    "/v1/audio/speech",
+    "/v1/images/generations",
+    "/v1/responses",
+    "/v1/messages",
+    "/v1/messages/count_tokens",
+    "/v1/load_lora_adapter",
+    "/v1/unload_lora_adapter",
+    "/invocations",
+    "/sleep",
+    "/wake_up",
+    "/is_sleeping",
+    "/start_profile",
+    "/stop_profile",
+];
+
+/// Everything the server answers.
+pub(crate) fn router(service: Arc<Service>) -> Router {
+    let keys = ApiKeys::new(&service.settings.api_keys);
+    let routes = Router::new()
+        .route("/health", get(status::health))
+        .route("/health/ready", get(status::ready))
+        .route("/ping", get(status::health).post(status::health))
+        .route("/version", get(status::version))
+        .route("/v1/models", get(status::models))
+        .route("/v1/models/{*model}", get(status::model))
+        .route("/v1/effective", get(status::effective))
+        .route("/v1/completions", post(completions))
+        .route("/v1/chat/completions", post(chat_completions))
+        .route("/tokenize", post(tokens::tokenize))
+        .route("/detokenize", post(tokens::detokenize))
+        .route("/v1/requests/{id}/why", get(debug::why))
+        .route("/reset_prefix_cache", post(debug::reset_prefix_cache))
+        .route("/debug/schedule-log", post(debug::schedule_log));
+    let routes = NOT_BUILT.iter().fold(routes, |routes, path| routes.route(path, any(not_built)));
+    routes
+        .layer(DefaultBodyLimit::max(service.settings.max_body_bytes))
+        .layer(middleware::from_fn_with_state(keys, auth::check))
+        .layer(middleware::from_fn_with_state(Arc::clone(&service), write_errors))
+        .with_state(service)
+}
+
+async fn not_built(uri: Uri) -> ApiError {
+    ApiError::not_built("path", format!("{} is not built yet", uri.path()))
+}
+
+async fn write_errors(State(service): State<Arc<Service>>, request: Request, next: Next) -> Response {
+    error::finish(service.settings.error_form, next.run(request).await)
+}

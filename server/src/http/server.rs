@@ -1,0 +1,79 @@
+//! A server from its start to its end.
+
+use std::io;
+use std::net::TcpListener;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::signal::unix::{Signal, SignalKind, signal};
+
+use super::service::Service;
+use super::{listener, routes, watchdog};
+
+/// A server from its first connection to its end.
+pub(crate) struct Server {
+    pub(crate) service: Arc<Service>,
+    /// How long requests may go on once the server was told to end.
+    pub(crate) shutdown_timeout: Duration,
+}
+
+impl Server {
+    /// Answers until SIGTERM or Ctrl-C, and then to the end of what is running.
+    ///
+    /// # Errors
+    ///
+    /// What keeps it from listening, or from hearing signals.
+    pub(crate) async fn run(self, listener: TcpListener) -> io::Result<()> {
+        let mut stop = StopSignal::new()?;
+        let listener = tokio::net::TcpListener::from_std(listener)?;
+        let address = listener.local_addr()?;
+        let names = self.service.settings.served_names.join(", ");
+        tracing::info!(target: "quire::server", "{names} is served on http://{address}");
+        tokio::spawn(watchdog::watch(Arc::clone(&self.service)));
+        let router = routes::router(Arc::clone(&self.service));
+        listener::serve(listener, router, self.drained(&mut stop)).await;
+        tracing::info!(target: "quire::server", "the server has ended");
+        Ok(())
+    }
+
+    /// Returns when the server was told to end and what was running has ended, or may take no longer.
+    async fn drained(&self, stop: &mut StopSignal) {
+        stop.recv().await;
+        let lifecycle = &self.service.lifecycle;
+        lifecycle.drain();
+        let (num_open, patience) = (lifecycle.num_open(), self.shutdown_timeout);
+        tracing::info!(
+            target: "quire::server",
+            "shutting down: {num_open} requests are answered still, for at most {} s; a second signal ends at once",
+            patience.as_secs()
+        );
+        tokio::select! {
+            () = lifecycle.idle() => {}
+            () = tokio::time::sleep(patience) => {
+                tracing::warn!(target: "quire::server", "{} requests are given up", lifecycle.num_open());
+            }
+            () = stop.recv() => {
+                tracing::warn!(target: "quire::server", "a second signal: {} requests are given up", lifecycle.num_open());
+            }
+        }
+    }
+}
+
+/// SIGTERM or Ctrl-C.
+struct StopSignal {
+    terminate: Signal,
+    interrupt: Signal,
+}
+
+impl StopSignal {
+    fn new() -> io::Result<Self> {
+        Ok(Self { terminate: signal(SignalKind::terminate())?, interrupt: signal(SignalKind::interrupt())? })
+    }
+
+    async fn recv(&mut self) {
+        tokio::select! {
+            _ = self.terminate.recv() => {}
+            _ = self.interrupt.recv() => {}
+        }
+    }
+}

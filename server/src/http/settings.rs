@@ -1,0 +1,50 @@
+//! What the server is told beside the engine's settings.
+
+use std::time::Duration;
+
+use super::error::ErrorForm;
+use super::logprobs::TokenForm;
+
+/// Settings of the HTTP side.
+#[derive(Clone, Debug)]
+pub(crate) struct HttpSettings {
+    /// Names that requests may call the model by; the first is told to clients.
+    pub(crate) served_names: Vec<String>,
+    /// Whether requests must bring one of these; none is asked for where there are none.
+    pub(crate) api_keys: Vec<String>,
+    pub(crate) error_form: ErrorForm,
+    /// Whether a stream ends with its usage where `stream_options` does not say.
+    pub(crate) includes_usage: bool,
+    /// Writes tokens as `token_id:ID` in log-probabilities.
+    pub(crate) return_tokens_as_token_ids: bool,
+    pub(crate) enable_prompt_tokens_details: bool,
+    /// Who speaks in the answers of chats.
+    pub(crate) response_role: String,
+    pub(crate) max_body_bytes: usize,
+    /// A step that takes longer is taken for a hang.
+    pub(crate) step_deadline: Duration,
+    /// Refuses fields without effect.
+    pub(crate) is_strict: bool,
+}
+
+impl HttpSettings {
+    /// A server that asks for no key.
+    pub(crate) fn new(served_names: Vec<String>) -> Self {
+        Self {
+            served_names,
+            api_keys: Vec::new(),
+            error_form: ErrorForm::Nested,
+            includes_usage: false,
+            return_tokens_as_token_ids: false,
+            enable_prompt_tokens_details: false,
+            response_role: "assistant".to_owned(),
+            max_body_bytes: 16 << 20,
+            step_deadline: Duration::from_secs(60),
+            is_strict: false,
+        }
+    }
+
+    pub(crate) fn token_form(&self) -> TokenForm {
+        if self.return_tokens_as_token_ids { TokenForm::Id } else { TokenForm::Text }
+    }
+}

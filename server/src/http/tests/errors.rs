@@ -1,0 +1,185 @@
+use axum::body::Body;
+use axum::http::{Request, StatusCode, header};
+use quire_engine::EngineOptions;
+use serde_json::json;
+
+use super::rig::{Rig, VOCAB_SIZE, post, read};
+use crate::http::{ErrorForm, HttpSettings};
+
+const PATH: &str = "/v1/completions";
+
+#[tokio::test]
+async fn br_35_each_parameter_has_one_meaning() {
+    let rig = Rig::new();
+    let good =
+        [("top_p", "1"), ("top_k", "-1"), ("top_k", "0"), ("seed", "-1"), ("stop", "\"a\""), ("n", "null")];
+    for (field, value) in good {
+        let response = rig.send(post(PATH, format!("{{\"prompt\": \"a\", \"{field}\": {value}}}"))).await;
+        assert_eq!(response.status(), StatusCode::OK, "{field} {value}");
+    }
+    let bad = [
+        ("top_p", "0"),
+        ("top_k", "-2"),
+        ("min_p", "1.1"),
+        ("temperature", "-0.1"),
+        ("temperature", "2.1"),
+        ("n", "0"),
+        ("n", "1.5"),
+        ("top_p", "\"a\""),
+        ("presence_penalty", "3"),
+        ("repetition_penalty", "0"),
+        ("logprobs", "21"),
+        ("stop", "[\"\"]"),
+        ("best_of", "2"),
+        ("min_tokens", "17"),
+        ("stream", "1"),
+        ("stream_options", "{}"),
+        ("logit_bias", "{\"300\": 1}"),
+        ("suffix", "1"),
+        ("priority", "\"a\""),
+    ];
+    for (field, value) in bad {
+        let (status, body) =
+            read(rig.send(post(PATH, format!("{{\"prompt\": \"a\", \"{field}\": {value}}}"))).await).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{field} {value}: {body}");
+        assert_eq!(body["error"]["param"], field, "{body}");
+        assert_eq!(body["error"]["type"], "BadRequestError");
+        rig.check_alive().await;
+    }
+    let (status, _) = read(rig.send(post(PATH, r#"{"prompt": "a", "temperature": 1e999}"#)).await).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST);
+}
+
+#[tokio::test]
+async fn br_36_a_token_beyond_the_vocabulary_is_refused() {
+    let rig = Rig::new();
+    for id in [json!(VOCAB_SIZE), json!(-1), json!(u64::MAX)] {
+        let (status, body) = rig.post(PATH, json!({"prompt": [5, id], "repetition_penalty": 1.1})).await;
+        assert_eq!((status, &body["error"]["param"]), (StatusCode::BAD_REQUEST, &json!("prompt")), "{body}");
+        rig.check_alive().await;
+    }
+}
+
+#[tokio::test]
+async fn a_body_of_another_kind_is_refused() {
+    let rig = Rig::new();
+    let plain = Request::post(PATH)
+        .header(header::CONTENT_TYPE, "text/plain")
+        .body(Body::from("{}"))
+        .expect("a request");
+    assert_eq!(read(rig.send(plain).await).await.0, StatusCode::UNSUPPORTED_MEDIA_TYPE);
+    let none = Request::post(PATH).body(Body::from("{}")).expect("a request");
+    assert_eq!(read(rig.send(none).await).await.0, StatusCode::UNSUPPORTED_MEDIA_TYPE);
+    for bytes in [&b"{"[..], b"\xff", b"[1]", b"", "[".repeat(100_000).as_bytes()] {
+        let (status, body) = read(rig.send(post(PATH, bytes.to_vec())).await).await;
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{body}");
+        assert!(body["error"]["message"].is_string(), "{body}");
+    }
+    rig.check_alive().await;
+}
+
+#[tokio::test]
+async fn a_body_that_is_too_large_is_refused() {
+    let mut settings = HttpSettings::new(vec!["tiny".to_owned()]);
+    settings.max_body_bytes = 1000;
+    let rig = Rig::with(settings, EngineOptions::new("tiny"));
+    let (status, body) = rig.post(PATH, json!({"prompt": "x".repeat(1000)})).await;
+    assert_eq!(status, StatusCode::PAYLOAD_TOO_LARGE, "{body}");
+    assert!(
+        body["error"]["message"].as_str().is_some_and(|message| message.contains("max-body-bytes")),
+        "{body}"
+    );
+    rig.check_alive().await;
+}
+
+#[tokio::test]
+async fn an_unknown_model_and_an_unknown_route_are_not_found() {
+    let rig = Rig::new();
+    let (status, body) = rig.post(PATH, json!({"model": "other", "prompt": "a"})).await;
+    assert_eq!((status, &body["error"]["type"]), (StatusCode::NOT_FOUND, &json!("NotFoundError")), "{body}");
+    assert!(
+        body["error"]["message"].as_str().is_some_and(|message| message.contains("tiny or alias")),
+        "{body}"
+    );
+    assert_eq!(rig.get("/v2/nothing").await.0, StatusCode::NOT_FOUND);
+    let get = rig.send(Request::get(PATH).body(Body::empty()).expect("a request")).await;
+    assert_eq!(get.status(), StatusCode::METHOD_NOT_ALLOWED);
+    assert_eq!(get.headers()["allow"], "POST");
+    let (status, body) = rig.post("/v1/embeddings", json!({"input": "a"})).await;
+    assert_eq!(
+        (status, &body["error"]["type"]),
+        (StatusCode::NOT_IMPLEMENTED, &json!("NotImplementedError"))
+    );
+}
+
+#[tokio::test]
+async fn the_old_form_of_errors_is_flat() {
+    let mut settings = HttpSettings::new(vec!["tiny".to_owned()]);
+    settings.error_form = ErrorForm::Flat;
+    let rig = Rig::with(settings, EngineOptions::new("tiny"));
+    for body in [rig.post(PATH, json!({"prompt": "a", "n": 0})).await.1, rig.get("/nothing").await.1] {
+        assert_eq!((&body["object"], &body["code"].is_number()), (&json!("error"), &true), "{body}");
+    }
+}
+
+#[tokio::test]
+async fn a_field_without_effect_is_refused_for_the_strict() {
+    let rig = Rig::new();
+    let body = json!({"prompt": "a", "made_up": 1}).to_string();
+    assert_eq!(rig.send(post(PATH, body.clone())).await.status(), StatusCode::OK);
+    let mut strict = post(PATH, body);
+    strict.headers_mut().insert("x-quire-strict", "1".parse().expect("a value"));
+    let (status, body) = read(rig.send(strict).await).await;
+    assert_eq!((status, &body["error"]["param"]), (StatusCode::BAD_REQUEST, &json!("made_up")), "{body}");
+    let (status, body) = rig.post(PATH, json!({"prompt": "a", "use_beam_search": true})).await;
+    assert_eq!((status, &body["error"]["param"]), (StatusCode::NOT_IMPLEMENTED, &json!("use_beam_search")));
+}
+
+#[tokio::test]
+async fn only_those_with_a_key_are_served() {
+    let mut settings = HttpSettings::new(vec!["tiny".to_owned()]);
+    settings.api_keys = vec!["one".to_owned(), "two".to_owned()];
+    let rig = Rig::with(settings, EngineOptions::new("tiny"));
+    let with = |key: Option<&str>| {
+        let mut request = post(PATH, json!({"prompt": "a"}).to_string());
+        if let Some(key) = key {
+            request.headers_mut().insert(header::AUTHORIZATION, key.parse().expect("a value"));
+        }
+        request
+    };
+    for key in ["Bearer one", "bearer two"] {
+        assert_eq!(rig.send(with(Some(key))).await.status(), StatusCode::OK, "{key}");
+    }
+    for key in [None, Some("one"), Some("Bearer three"), Some("Basic one")] {
+        let response = rig.send(with(key)).await;
+        assert_eq!(response.status(), StatusCode::UNAUTHORIZED, "{key:?}");
+        assert!(response.headers().contains_key(header::WWW_AUTHENTICATE));
+    }
+    for (path, expected) in [
+        ("/health", StatusCode::OK),
+        ("/v1/models", StatusCode::UNAUTHORIZED),
+        ("/v1/effective", StatusCode::UNAUTHORIZED),
+    ] {
+        assert_eq!(rig.get(path).await.0, expected, "{path}");
+    }
+}
+
+#[tokio::test]
+async fn br_10_what_is_too_much_is_refused_at_once() {
+    let rig = Rig::with(
+        HttpSettings::new(vec!["tiny".to_owned()]),
+        EngineOptions::new("tiny").max_num_seqs(1).max_num_waiting(4),
+    );
+    rig.control.hold();
+    let requests = (0..50).map(|_| rig.post(PATH, json!({"prompt": "ab"})));
+    let all = futures_util::future::join_all(requests);
+    let release = async {
+        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
+        rig.control.go_on();
+    };
+    let (answers, ()) = tokio::join!(all, release);
+    let num = |status| answers.iter().filter(|(given, _)| *given == status).count();
+    assert_eq!(num(StatusCode::OK) + num(StatusCode::TOO_MANY_REQUESTS), 50);
+    assert!((4..=6).contains(&num(StatusCode::OK)), "{}", num(StatusCode::OK));
+    rig.check_alive().await;
+}

@@ -1,0 +1,8 @@
+//! The server as its clients see it.
+
+mod chat;
+mod completions;
+mod connections;
+mod errors;
+mod rig;
+mod routes;

@@ -1,0 +1,72 @@
+use axum::http::StatusCode;
+use serde_json::json;
+
+use super::rig::Rig;
+
+#[tokio::test]
+async fn clients_read_the_length_in_force() {
+    let rig = Rig::new();
+    let (status, body) = rig.get("/v1/models").await;
+    assert_eq!(status, StatusCode::OK);
+    let names: Vec<_> = body["data"].as_array().expect("a list").iter().map(|card| &card["id"]).collect();
+    assert_eq!(names, ["tiny", "alias"]);
+    assert_eq!(
+        (&body["data"][0]["max_model_len"], &body["data"][0]["owned_by"]),
+        (&json!(200), &json!("vllm"))
+    );
+    assert_eq!(rig.get("/v1/models/alias").await.0, StatusCode::OK);
+    assert_eq!(rig.get("/v1/models/other").await.0, StatusCode::NOT_FOUND);
+}
+
+#[tokio::test]
+async fn tokens_go_there_and_back() {
+    let rig = Rig::new();
+    let (_, body) = rig.post("/tokenize", json!({"model": "tiny", "prompt": "ab é"})).await;
+    assert_eq!((&body["count"], &body["max_model_len"]), (&json!(5), &json!(200)), "{body}");
+    let (_, back) = rig.post("/detokenize", json!({"tokens": body["tokens"]})).await;
+    assert_eq!(back, json!({"prompt": "ab é"}));
+    let (_, chat) = rig.post("/tokenize", json!({"messages": [{"role": "user", "content": "a"}]})).await;
+    assert!(chat["count"].as_u64().is_some_and(|count| count > 10), "{chat}");
+    let (status, body) = rig.post("/detokenize", json!({"tokens": [300]})).await;
+    assert_eq!(status, StatusCode::BAD_REQUEST, "{body}");
+    let (status, body) = rig.post("/tokenize", json!({})).await;
+    assert_eq!((status, &body["error"]["param"]), (StatusCode::BAD_REQUEST, &json!("prompt")));
+}
+
+#[tokio::test]
+async fn the_server_says_how_it_is() {
+    let rig = Rig::new();
+    for path in ["/health", "/health/ready", "/ping", "/version"] {
+        assert_eq!(rig.get(path).await.0, StatusCode::OK, "{path}");
+    }
+    let (_, body) = rig.get("/v1/effective").await;
+    assert_eq!(body["settings"]["max_model_len"], json!({"value": "200", "source": "model"}), "{body}");
+    rig.service.lifecycle.drain();
+    assert_eq!(rig.get("/health").await.0, StatusCode::OK);
+    assert_eq!(rig.get("/health/ready").await.0, StatusCode::SERVICE_UNAVAILABLE);
+    let (status, body) = rig.post("/v1/completions", json!({"prompt": "a"})).await;
+    assert_eq!(
+        (status, &body["error"]["type"]),
+        (StatusCode::SERVICE_UNAVAILABLE, &json!("ServiceUnavailableError"))
+    );
+}
+
+#[tokio::test]
+async fn a_request_is_told_why_it_waits() {
+    let rig = Rig::new();
+    assert_eq!(rig.get("/v1/requests/cmpl-x/why").await.0, StatusCode::NOT_FOUND);
+    rig.control.hold();
+    let body = json!({"prompt": "a", "request_id": "x"});
+    let answer = rig.post("/v1/completions", body);
+    let ask = async {
+        // The engine answers between two steps: it is let go to do so.
+        tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+        let ((status, body), ()) = tokio::join!(rig.get("/v1/requests/cmpl-x/why"), async {
+            tokio::time::sleep(std::time::Duration::from_millis(100)).await;
+            rig.control.go_on();
+        });
+        assert_eq!((status, &body["outputs"][0]["status"]), (StatusCode::OK, &json!("running")), "{body}");
+    };
+    let ((status, _), ()) = tokio::join!(answer, ask);
+    assert_eq!(status, StatusCode::OK);
+}
