@@ -48,11 +48,13 @@ mod client;
 mod clock;
 mod config;
 mod core;
+mod distributions;
 mod engine;
 mod error;
 mod explain;
 mod fingerprint;
 mod frontend;
+mod histogram;
 mod llm;
 mod load;
 mod model_check;
@@ -74,10 +76,12 @@ pub use config::{
     Bytes, ConfigError, DTypeChoice, EngineConfig, EngineOptions, EngineValues, MaxModelLen, ModelFacts,
     PreemptionMode, Setting, Source,
 };
+pub use distributions::Distributions;
 pub use engine::EngineParts;
 pub use error::{Error, ErrorKind, PromptError, Result};
 pub use explain::{Explainer, RequestExplanation};
 pub use fingerprint::Fingerprint;
+pub use histogram::Histogram;
 pub use llm::Llm;
 pub use load::{EngineBuilder, EnginePlan, PoolDefault};
 pub use model_check::check_model;

@@ -4,19 +4,20 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 
-use crate::FinishReason;
+use crate::{Distributions, FinishReason};
 
 /// What an engine has done, and what it is doing. Counters only grow, and count each thing once: what is computed
-/// again after a preemption is not counted again.
+/// again after a preemption is not counted again. All of it is of one moment: `num_requests` = `num_running` + `num_waiting` +
+/// all of `num_finished`, and `num_first_tokens` values lie in [`Distributions::ttft_s`].
 #[derive(Clone, Debug, Default, PartialEq, Serialize)]
 pub struct EngineStats {
-    /// Requests that run now.
+    /// Requests that run now: at least one of their outputs does.
     pub num_running: usize,
     /// Requests that wait.
     pub num_waiting: usize,
     /// Those of them whose blocks are on the host.
     pub num_swapped: usize,
-    /// How many of them wait for what: `queue` (others come first), `blocks`, `seq_limit`, `token_budget`,
+    /// How many sequences wait for what: `queue` (others come first), `blocks`, `seq_limit`, `token_budget`,
     /// `partial_prefills`, `swap`, `thrashing`, `other`.
     pub waiting_by_reason: BTreeMap<&'static str, usize>,
     /// Blocks of the KV cache that sequences hold.
@@ -57,6 +58,8 @@ pub struct EngineStats {
     pub device_time_us: u64,
     /// Microseconds that it waited between steps for the host, as far as it can tell.
     pub device_idle_us: u64,
+    /// What requests and steps were like.
+    pub distributions: Distributions,
 }
 
 impl EngineStats {

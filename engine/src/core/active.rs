@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use quire_executor::RowSampling;
 use quire_scheduler::{FinishReason as SeqFinish, FinishedSequence, NewSequence, SeqId, Time};
@@ -65,6 +66,13 @@ impl Requests {
     pub(super) fn named(&self, id: &RequestId) -> Vec<SeqId> {
         let named = self.by_key.values().filter(|request| request.id == *id);
         named.flat_map(|request| request.branches.keys().copied()).collect()
+    }
+
+    /// Requests that have not ended and have several sequences.
+    pub(super) fn shared(&self) -> impl Iterator<Item = impl Iterator<Item = SeqId>> {
+        let has_several = self.by_seq.len() > self.by_key.len();
+        let requests = has_several.then(|| self.by_key.values()).into_iter().flatten();
+        requests.filter(|request| request.branches.len() > 1).map(|request| request.branches.keys().copied())
     }
 
     /// All sequences that have not ended, with their requests and which output of those they are.
@@ -246,6 +254,11 @@ impl ActiveRequest {
         self.branches.get(&seq).is_some_and(|branch| branch.index == 0 && branch.is_at_first_token())
     }
 
+    /// Time between the last two tokens of a sequence.
+    pub(super) fn last_gap(&self, seq: SeqId) -> Option<Duration> {
+        self.branches.get(&seq)?.last_gap()
+    }
+
     /// The sequences that it has not got yet, to be made now.
     pub(super) fn take_unforked(&mut self) -> Option<Unforked> {
         self.unforked.take()
@@ -299,7 +312,7 @@ impl ActiveRequest {
         self.ended.push(ended);
     }
 
-    fn metrics(&self, now: Time) -> RequestMetrics {
+    pub(super) fn metrics(&self, now: Time) -> RequestMetrics {
         let first_token = self.ended.iter().filter_map(|ended| ended.first_token).min();
         let num_gaps: u32 = self.ended.iter().map(|ended| ended.num_gaps).sum();
         let decoding_ms: f64 = self.ended.iter().map(|ended| ended.decoding_ms).sum();

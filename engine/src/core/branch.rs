@@ -1,6 +1,7 @@
 //! One output of a request: how its tokens become text, and what has become of them.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use quire_scheduler::{FinishReason as SeqFinish, FinishedSequence, Time};
 
@@ -25,6 +26,8 @@ pub(super) struct Branch {
     logprobs: Option<Vec<TokenLogprobs>>,
     first_token: Option<Time>,
     last_token: Time,
+    /// Between its last two tokens.
+    last_gap: Option<Duration>,
     stop_reason: Option<StopReason>,
     /// A stop string was met: nothing follows in the text.
     text_is_cut: bool,
@@ -58,6 +61,7 @@ impl Branch {
             text: String::new(),
             first_token: None,
             last_token: Time::ZERO,
+            last_gap: None,
             stop_reason: None,
             text_is_cut: false,
         }
@@ -73,6 +77,7 @@ impl Branch {
         now: Time,
     ) -> Option<SeqFinish> {
         self.num_tokens += 1;
+        self.last_gap = self.first_token.map(|_| now.since(self.last_token));
         self.first_token.get_or_insert(now);
         self.last_token = now;
         let logprobs = logprobs.map(|logprobs| with_text(logprobs, decoder));
@@ -88,6 +93,11 @@ impl Branch {
     /// Whether its last token was its first.
     pub(super) fn is_at_first_token(&self) -> bool {
         self.num_tokens == 1
+    }
+
+    /// Time between its last two tokens.
+    pub(super) fn last_gap(&self) -> Option<Duration> {
+        self.last_gap
     }
 
     /// What can be shown. Tokens without text wait for some, so that the two stay in step.

@@ -7,7 +7,8 @@ use parking_lot::Mutex;
 use quire_executor::Executor;
 use quire_scheduler::record::{FlightRecorder, RecordedScheduler};
 use quire_scheduler::{
-    Explanation, FinishedSequence, LogFilter, LogObserver, NewSequence, Scheduler, SeqId, Time, WaitReason,
+    Explanation, FinishedSequence, LogFilter, LogObserver, NewSequence, Scheduler, SeqId, SeqStatus,
+    StepPlan, Time, WaitReason,
 };
 
 use super::active::{ActiveRequest, NewRequest, Requests, Unforked};
@@ -17,6 +18,7 @@ use super::results::OpenStep;
 use super::rows::RowSlots;
 use super::step::finish_reason;
 use super::throughput::Throughput;
+use crate::checked::CheckedParams;
 use crate::clock::Clock;
 use crate::explain::RequestExplanation;
 use crate::frontend::Prepared;
@@ -185,7 +187,7 @@ impl EngineCore {
         match self.scheduler.add(prepared.sequence) {
             Ok(seq) => {
                 tracing::debug!(target: "quire::engine", request_id = %prepared.id, seq_id = seq.0, "waiting");
-                self.stats.num_requests += 1;
+                self.note_arrival(&prepared.params);
                 let request = NewRequest {
                     id: prepared.id,
                     key,
@@ -245,7 +247,11 @@ impl EngineCore {
                 None => ended.extend(self.requests.end(finished, reason).map(|request| (request, reason))),
             }
         }
-        ended.iter().for_each(|(_, reason)| self.count_finish(*reason));
+        for (request, reason) in &ended {
+            self.count_finish(*reason);
+            let (num_prompt_tokens, num_tokens) = (request.num_prompt_tokens, request.num_output_tokens());
+            self.stats.distributions.note_end(&request.metrics(now), num_prompt_tokens, num_tokens);
+        }
         self.publish_stats(now);
         ended.into_iter().for_each(|(request, reason)| tell_end(request, reason, now));
     }
@@ -265,18 +271,37 @@ impl EngineCore {
         *self.stats.num_finished.entry(reason).or_default() += 1;
     }
 
+    fn note_arrival(&mut self, params: &CheckedParams) {
+        self.stats.num_requests += 1;
+        self.stats.distributions.n.observe(f64::from(params.n()));
+        if let Some(max_tokens) = params.max_tokens() {
+            self.stats.distributions.max_tokens.observe(f64::from(max_tokens));
+        }
+    }
+
     /// Counts tokens that were taken over.
-    pub(super) fn note_tokens(&mut self, seq: SeqId, num_tokens: u32) {
+    pub(super) fn note_tokens(&mut self, seq: SeqId, num_tokens: u32, now: Time) {
         let Some(request) = self.requests.get(seq) else { return };
         self.stats.num_generation_tokens += u64::from(num_tokens);
+        if let Some(gap) = request.last_gap(seq) {
+            self.stats.distributions.inter_token_s.observe(gap.as_secs_f64());
+        }
         if request.is_at_first_token(seq) && num_tokens > 0 {
             self.stats.num_first_tokens += 1;
+            self.stats.distributions.ttft_s.observe(now.since(request.arrival).as_secs_f64());
             self.stats.num_prompt_tokens += u64::from(request.num_prompt_tokens);
         }
     }
 
+    /// Counts what a step computes.
+    pub(super) fn note_step(&mut self, plan: &StepPlan) {
+        let num_tokens: u32 = plan.rows.iter().map(|row| row.num_tokens).sum();
+        self.stats.distributions.step_tokens.observe(f64::from(num_tokens));
+    }
+
     /// Counts how the device spent its time.
     pub(super) fn note_device(&mut self, time_us: u64, idle_us: u64) {
+        self.stats.distributions.step_s.observe(time_us as f64 / 1e6);
         self.stats.device_time_us += time_us;
         self.stats.device_idle_us += idle_us;
     }
@@ -287,6 +312,8 @@ impl EngineCore {
         let stats = &mut self.stats;
         stats.num_running = scheduler.num_running;
         stats.num_waiting = scheduler.num_waiting;
+        stats.num_swapped = scheduler.num_swapped;
+        count_requests(stats, &self.requests, &self.scheduler);
         stats.num_live_blocks = scheduler.blocks.live as usize;
         stats.num_cached_blocks = scheduler.blocks.cached as usize;
         stats.num_free_blocks = scheduler.blocks.free as usize;
@@ -294,7 +321,6 @@ impl EngineCore {
         stats.num_prefix_hit_tokens = scheduler.prefix.hit_tokens;
         stats.num_preemptions = scheduler.num_preemptions;
         stats.num_swaps = scheduler.num_swaps;
-        stats.num_swapped = scheduler.num_swapped;
         stats.num_swap_blocks = scheduler.swap.total as usize;
         stats.num_free_swap_blocks = scheduler.swap.free as usize;
         stats.admission_limit = scheduler.thrash.limit;
@@ -305,6 +331,25 @@ impl EngineCore {
         stats.num_step_tokens = scheduler.num_scheduled_tokens;
         self.throughput.note(stats, now);
         self.shared_stats.lock().clone_from(stats);
+    }
+}
+
+/// From sequences to requests: one runs where any of its sequences does, and else is swapped where all of those are.
+fn count_requests(stats: &mut EngineStats, requests: &Requests, scheduler: &Scheduler) {
+    for seqs in requests.shared() {
+        let (mut running, mut waiting, mut swapped) = (0, 0, 0);
+        for seq in seqs {
+            match scheduler.seq(seq).map(|seq| seq.status()) {
+                Some(SeqStatus::Running) => running += 1,
+                Some(SeqStatus::Swapped) => (swapped, waiting) = (swapped + 1, waiting + 1),
+                _ => waiting += 1,
+            }
+        }
+        let is_running = usize::from(running > 0);
+        let is_swapped = usize::from(running == 0 && swapped == waiting);
+        stats.num_running -= running - is_running;
+        stats.num_waiting -= waiting - (1 - is_running);
+        stats.num_swapped -= swapped - is_swapped;
     }
 }
 

@@ -49,6 +49,7 @@ impl EngineCore {
         };
         let batch = step_batch(plan, &self.scheduler, &mut self.rows, facts);
         let ticket = self.executor.submit(batch)?;
+        self.note_step(plan);
         self.open.push_back(OpenStep::new(plan, ticket));
         self.rates.note_submitted(plan);
         Ok(())
@@ -73,7 +74,7 @@ impl EngineCore {
             self.scheduler.commit(collected.step, &results, now).map_err(quire_scheduler::Error::from)?;
         report.finished.iter().for_each(|finished| self.add_unforked(finished));
         for &(seq, num_tokens) in &report.accepted {
-            self.note_tokens(seq, num_tokens);
+            self.note_tokens(seq, num_tokens, now);
             report.finished.extend(self.fork(seq));
         }
         self.finish(report.finished, now);
