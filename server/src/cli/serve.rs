@@ -56,6 +56,9 @@ struct HttpFlags {
     /// Refuses fields of requests that have no effect, as the header X-Quire-Strict: 1 does for one.
     #[arg(long)]
     strict: bool,
+    /// Leaves out the metrics' names of vLLM.
+    #[arg(long)]
+    no_vllm_metrics: bool,
     /// Bytes of a request's body.
     #[arg(long, value_name = "BYTES", default_value_t = 16 << 20)]
     max_body_bytes: usize,
@@ -117,6 +120,7 @@ impl HttpFlags {
             enable_prompt_tokens_details: self.enable_prompt_tokens_details,
             response_role: self.response_role.clone(),
             max_body_bytes: self.max_body_bytes,
+            has_vllm_metrics: !self.no_vllm_metrics,
             is_strict: self.strict,
             ..HttpSettings::new(served_names)
         }

@@ -16,6 +16,7 @@ mod events;
 mod lifecycle;
 mod listener;
 mod logprobs;
+mod metrics;
 mod prompts;
 mod request_id;
 mod routes;

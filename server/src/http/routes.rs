@@ -14,7 +14,7 @@ use super::chat::chat_completions;
 use super::completions::completions;
 use super::error::{self, ApiError};
 use super::service::Service;
-use super::{debug, status, tokens};
+use super::{debug, metrics, status, tokens};
 
 /// Routes of other servers that this one does not have yet: clients are told so.
 const NOT_BUILT: [&str; 24] = [
@@ -54,6 +54,7 @@ pub(crate) fn router(service: Arc<Service>) -> Router {
         .route("/version", get(status::version))
         .route("/v1/models", get(status::models))
         .route("/v1/models/{*model}", get(status::model))
+        .route("/metrics", get(metrics::metrics))
         .route("/v1/effective", get(status::effective))
         .route("/v1/completions", post(completions))
         .route("/v1/chat/completions", post(chat_completions))

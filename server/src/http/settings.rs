@@ -23,6 +23,8 @@ pub(crate) struct HttpSettings {
     pub(crate) max_body_bytes: usize,
     /// A step that takes longer is taken for a hang.
     pub(crate) step_deadline: Duration,
+    /// Shows metrics under vLLM's names as well.
+    pub(crate) has_vllm_metrics: bool,
     /// Refuses fields without effect.
     pub(crate) is_strict: bool,
 }
@@ -40,6 +42,7 @@ impl HttpSettings {
             response_role: "assistant".to_owned(),
             max_body_bytes: 16 << 20,
             step_deadline: Duration::from_secs(60),
+            has_vllm_metrics: true,
             is_strict: false,
         }
     }

@@ -4,5 +4,6 @@ mod chat;
 mod completions;
 mod connections;
 mod errors;
+mod metrics;
 mod rig;
 mod routes;
