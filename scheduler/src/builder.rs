@@ -15,7 +15,7 @@ use crate::state::State;
 /// Builds the plan of one step. Every request is checked first and carried out then: a refusal leaves nothing half
 /// done, and says why. The first refusal for want of blocks of a running sequence is remembered.
 pub struct StepBuilder<'a> {
-    state: &'a mut State,
+    pub(crate) state: &'a mut State,
     now: Time,
     token_budget: u32,
     rows: Vec<PlannedRow>,
@@ -235,16 +235,19 @@ impl<'a> StepBuilder<'a> {
         Ok(())
     }
 
-    /// Blocks that admission leaves to those that run. In the mode `Guaranteed`, what all need to run to their ends. Else one that has given way once leaves them a block each as well;
-    /// one that has given way twice comes back when all can run to their ends: so preemptions do not go on for ever.
+    /// Blocks that admission leaves to those that run. In the mode `Guaranteed`, what all need to run to their ends. Else one
+    /// that has given way once leaves them a block each as well; one that has given way twice comes back when all can run
+    /// to their ends, and while it runs nobody is admitted on less for whom it might have to give way: so nobody does so a third
+    /// time for want of blocks.
     fn headroom(&self, id: SeqId) -> u32 {
         let State { config, running, sequences, cache, .. } = &*self.state;
         let Some(seq) = sequences.get(id).filter(|_| !running.is_empty()) else { return 0 };
         let capacity = cache.capacity();
         let growth = |seq: &Sequence| seq.growth(cache);
-        let wanted = match (config.capacity_mode, seq.num_preemptions) {
-            (CapacityMode::MaxUtilization, 0) => 0,
-            (CapacityMode::MaxUtilization, 1) => running.len() as u32,
+        let may_be_short = config.capacity_mode == CapacityMode::MaxUtilization && !running.would_tire(seq);
+        let wanted = match seq.num_preemptions {
+            0 if may_be_short => 0,
+            1 if may_be_short => running.len() as u32,
             _ => {
                 let all = running.ids().filter_map(|id| sequences.get(id)).map(growth);
                 let own = growth(seq).saturating_sub(capacity.blocks_for(seq.num_tokens() + 1));

@@ -93,7 +93,14 @@ pub enum ForkError {
         /// The limit.
         limit: u32,
     },
-    /// In the mode `Guaranteed`: there is no room for all tokens that the child may ever have.
+    /// Admission is lowered after preemptions, for forks as for others.
+    #[error("at most {limit} sequences run, to which admission is lowered after preemptions")]
+    Thrashing {
+        /// The limit for now.
+        limit: u32,
+    },
+    /// In the mode `Guaranteed`, or while one runs that gave way twice: there is no room for all tokens that the child may
+    /// ever have.
     #[error("no room for a fork: {0}")]
     NoBlocks(NoBlocks),
     /// The fork would be at a token that the parent does not have.

@@ -13,6 +13,12 @@ use crate::slots::Sequences;
 use crate::state::State;
 
 impl Scheduler {
+    /// How many forks may run at once now, as far as it is a matter of numbers: `max_num_seqs`, or what admission is
+    /// lowered to after preemptions, less those that run.
+    pub fn num_free_seats(&self) -> u32 {
+        self.state.num_free_seats()
+    }
+
     /// Makes a second sequence out of the first `num_tokens` tokens of a running one, at least its prompt. The child
     /// shares the blocks computed so far, a partial last one too, which is copied when either writes into it. It runs
     /// at once and computes the last of its tokens again, to sample for itself.
@@ -60,15 +66,23 @@ impl State {
         if num_tokens - min >= parent.max_output_tokens {
             return Err(ForkError::NoOutput { given: num_tokens });
         }
-        let limit = self.config.max_num_seqs;
-        if self.running.len() as u64 + u64::from(num_children) > u64::from(limit) {
-            return Err(ForkError::SeqLimit { limit });
+        if num_children > self.num_free_seats() {
+            return Err(match self.thrash.limit() {
+                Some(limit) if limit < self.config.max_num_seqs => ForkError::Thrashing { limit },
+                _ => ForkError::SeqLimit { limit: self.config.max_num_seqs },
+            });
         }
         self.check_guaranteed(parent, parent.num_shared_tokens(num_tokens), num_children)
             .map_err(ForkError::NoBlocks)
     }
 
-    /// In the mode `Guaranteed` forks must be able to run to their ends beside all others: as far as they do not share,
+    /// Sequences that may be let run beside those that do.
+    fn num_free_seats(&self) -> u32 {
+        let limit = self.thrash.limit().unwrap_or(u32::MAX).min(self.config.max_num_seqs);
+        limit.saturating_sub(self.running.len() as u32)
+    }
+
+    /// In the mode `Guaranteed`, and while somebody runs who is to be spared, forks must be able to run to their ends beside all others: as far as they do not share,
     /// and each with a copy of the block that it shares in part.
     fn check_guaranteed(
         &self,
@@ -76,7 +90,7 @@ impl State {
         num_shared_tokens: u32,
         num_children: u32,
     ) -> Result<(), NoBlocks> {
-        if self.config.capacity_mode != CapacityMode::Guaranteed {
+        if self.config.capacity_mode != CapacityMode::Guaranteed && !self.running.would_tire(parent) {
             return Ok(());
         }
         let capacity = self.cache.capacity();

@@ -113,6 +113,8 @@ pub mod simulate;
 mod slots;
 mod state;
 mod stats;
+#[cfg(test)]
+mod stuck;
 pub mod testing;
 mod thrash;
 pub mod trace;

@@ -49,6 +49,9 @@ impl Rates {
     }
 }
 
+/// One that gave way so often is spared: it comes back when all can run to their ends.
+pub(crate) const MAX_PREEMPTIONS: u32 = 2;
+
 impl State {
     /// The way that a running sequence should give way.
     pub(crate) fn preemption_mode(&self, seq: &Sequence) -> PreemptionMode {

@@ -4,6 +4,7 @@ use quire_kvcache::KvCacheManager;
 
 use crate::ids::{SeqId, Time};
 use crate::policy::Rank;
+use crate::preemption::MAX_PREEMPTIONS;
 use crate::sequence::{Sequence, SequenceView};
 use crate::slots::Sequences;
 
@@ -11,6 +12,8 @@ use crate::slots::Sequences;
 #[derive(Debug, Default)]
 pub(crate) struct RunningSet {
     entries: Vec<Entry>,
+    /// How many of them have given way often enough.
+    num_spared: usize,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
@@ -18,11 +21,13 @@ struct Entry {
     rank: Rank,
     id: SeqId,
     arrival: Time,
+    is_spared: bool,
 }
 
 impl Entry {
     fn of(seq: &Sequence) -> Self {
-        Self { rank: seq.rank, id: seq.id, arrival: seq.arrival }
+        let is_spared = seq.num_preemptions >= MAX_PREEMPTIONS;
+        Self { rank: seq.rank, id: seq.id, arrival: seq.arrival, is_spared }
     }
 }
 
@@ -36,13 +41,16 @@ impl RunningSet {
     }
 
     pub(crate) fn insert(&mut self, seq: &Sequence) {
-        let place = self.entries.binary_search(&Entry::of(seq));
-        self.entries.insert(place.expect_err("a sequence runs once"), Entry::of(seq));
+        let entry = Entry::of(seq);
+        let place = self.entries.binary_search(&entry);
+        self.entries.insert(place.expect_err("a sequence runs once"), entry);
+        self.num_spared += usize::from(entry.is_spared);
     }
 
     pub(crate) fn remove(&mut self, seq: &Sequence) {
         let place = self.entries.binary_search(&Entry::of(seq));
-        self.entries.remove(place.expect("a running sequence is among the running"));
+        let entry = self.entries.remove(place.expect("a running sequence is among the running"));
+        self.num_spared -= usize::from(entry.is_spared);
     }
 
     pub(crate) fn get(&self, place: usize) -> Option<SeqId> {
@@ -52,6 +60,24 @@ impl RunningSet {
     /// The one that came in first, whatever its rank.
     pub(crate) fn oldest(&self) -> Option<SeqId> {
         self.entries.iter().min_by_key(|entry| (entry.arrival, entry.id)).map(|entry| entry.id)
+    }
+
+    /// Whether one that has given way often enough could have to again, if `newcomer` ran on less than all need to the
+    /// end: to one that ranks before it, or, whatever its rank, to the oldest of those that come after it.
+    pub(crate) fn would_tire(&self, newcomer: &Sequence) -> bool {
+        if self.num_spared == 0 {
+            return false;
+        }
+        let newcomer = Entry::of(newcomer);
+        let mut oldest_behind = (newcomer.arrival, newcomer.id);
+        for entry in self.entries.iter().rev() {
+            let is_in_its_way = *entry > newcomer || oldest_behind < (entry.arrival, entry.id);
+            if entry.is_spared && is_in_its_way {
+                return true;
+            }
+            oldest_behind = oldest_behind.min((entry.arrival, entry.id));
+        }
+        false
     }
 
     pub(crate) fn ids(&self) -> impl DoubleEndedIterator<Item = SeqId> + '_ {

@@ -4,9 +4,9 @@
 use quire_kvcache::KvCacheConfig;
 use quire_scheduler::testing::{Rng, Simulation, SimulationConfig};
 use quire_scheduler::{
-    AddError, Fcfs, FinishReason, NewSequence, PreemptionMode, Priority, Rank, Refusal, RowKind,
-    SchedulerConfig, SchedulerPolicy, SeqId, SeqStatus, SequenceView, StepBuilder, WaitClass, WaitReason,
-    standard_plan,
+    AddError, Fcfs, FinishReason, NewSequence, PolicyRegistry, Preemption, PreemptionMode, Priority, Rank,
+    Refusal, RowKind, SchedulerConfig, SchedulerPolicy, SeqId, SeqStatus, SequenceView, StepBuilder,
+    TenantId, WaitClass, WaitReason, standard_plan,
 };
 
 /// The loops that every case runs in: plain and run-ahead.
@@ -85,20 +85,57 @@ fn br_04_two_that_fit_one_and_a_half_times_both_finish() {
     }
 }
 
+/// The same where the two are equal to the last token, and so share what is cached.
+#[test]
+fn br_04_two_equal_requests_both_finish() {
+    for max_open_steps in LOOPS {
+        let mut lone = bench(128, 2048, max_open_steps);
+        add(&mut lone, 512, 512).unwrap();
+        let lone_steps = lone.run(u64::MAX);
+        let mut bench = bench(96, 2048, max_open_steps);
+        (0..2).for_each(|_| drop(add(&mut bench, 512, 512)));
+        bench.run(2 * lone_steps + 2 * 4);
+        assert_eq!(bench.ended()[0].delivered, bench.ended()[1].delivered);
+        assert!(bench.ended().iter().all(|ended| ended.sequence.num_preemptions <= 2));
+    }
+}
+
+/// Under every policy that lets nobody give way but for want of blocks, by swap and by recompute, with forks.
 #[test]
 fn br_04_a_crowd_in_a_small_pool_is_preempted_at_most_twice_each() {
-    for max_open_steps in LOOPS {
-        for seed in 0..40 {
+    let policies = PolicyRegistry::default();
+    let mut num_by_times = [0; 3];
+    for name in policies.names().filter(|name| *name != "priority") {
+        for (max_open_steps, seed) in LOOPS.into_iter().flat_map(|open| (0..40).map(move |seed| (open, seed)))
+        {
             let mut rng = Rng::new(seed);
-            let mut bench = bench(rng.range(12..30), 512, max_open_steps);
-            for _ in 0..16 {
-                add(&mut bench, rng.range(1..100), rng.range(1..90)).unwrap();
+            let mut config = config(rng.range(12..30), 512, max_open_steps);
+            if seed % 2 == 1 {
+                (config.cache.num_swap_blocks, config.scheduler.preemption) = (24, Preemption::Swap);
             }
-            bench.run(16 * 90);
-            let most = bench.ended().iter().map(|ended| ended.sequence.num_preemptions).max();
-            assert!(most <= Some(2), "seed {seed}: {most:?}");
+            let mut bench = Simulation::new(config, policies.build(name).unwrap());
+            for _ in 0..16 {
+                let (num_prompt_tokens, num_output_tokens) = (rng.range(1..100), rng.range(1..90));
+                let prefix = Simulation::prompt(u64::from(rng.range(0..3)), 40.min(num_prompt_tokens));
+                let rest = Simulation::prompt(rng.next_u64(), num_prompt_tokens - prefix.len() as u32);
+                let mut new = NewSequence::new([prefix, rest].concat(), num_output_tokens, bench.now());
+                new.tenant = TenantId(u64::from(rng.range(0..3)));
+                let seq = bench.add(new, rng.next_u64(), false).unwrap();
+                (0..rng.range(0..9)).for_each(|_| drop(bench.step()));
+                let computed = |seq: SequenceView<'_>| seq.num_computed_tokens() >= num_prompt_tokens;
+                if seed % 4 > 1 && bench.scheduler().seq(seq).is_some_and(computed) {
+                    let _ = bench.fork_many(seq, num_prompt_tokens, &[rng.next_u64(), 5]);
+                }
+            }
+            bench.run(48 * 90);
+            for ended in bench.ended() {
+                let times = ended.sequence.num_preemptions as usize;
+                assert!(times <= 2, "{name}, {max_open_steps} open, seed {seed}: {times} times");
+                num_by_times[times] += 1;
+            }
         }
     }
+    assert!(num_by_times.iter().all(|number| *number > 20), "{num_by_times:?}");
 }
 
 #[test]
@@ -147,6 +184,40 @@ fn br_06_throughput_comes_back_after_a_burst() {
         let after = steady(&mut bench, 400);
         assert!((after / before - 1.0).abs() < 0.05, "{before} tokens a step before, {after} after");
         println!("drained in {num_steps_to_drain} steps");
+    }
+}
+
+/// The same by the letter: a burst of three times the pool within 20 steps, and after 200 steps it is as before.
+#[test]
+fn br_06_throughput_is_back_200_steps_after_a_burst() {
+    for max_open_steps in LOOPS {
+        let mut bench = bench(128, 2048, max_open_steps);
+        let steady = |bench: &mut Simulation, num_steps: u32| {
+            let before = bench.scheduler().stats().num_scheduled_tokens;
+            for step in 0..num_steps {
+                if step % 8 == 0 {
+                    add(bench, 64, 64).unwrap();
+                }
+                bench.step();
+            }
+            (bench.scheduler().stats().num_scheduled_tokens - before) as f64 / f64::from(num_steps)
+        };
+        steady(&mut bench, 400);
+        let before = steady(&mut bench, 400);
+        let num_calm = bench.scheduler().stats().num_preemptions;
+        // 96 sequences that come in with 3 blocks and end with 4.
+        for seed in 0..96_u32 {
+            add(&mut bench, 40 + seed % 8, 24).unwrap();
+            if seed % 5 == 0 {
+                bench.step();
+            }
+        }
+        assert!(bench.scheduler().stats().num_waiting > 20, "the burst is more than the pool holds");
+        steady(&mut bench, 200);
+        let num_preemptions = bench.scheduler().stats().num_preemptions - num_calm;
+        assert!(num_preemptions > 0, "the burst made somebody give way");
+        let after = steady(&mut bench, 400);
+        assert!((after / before - 1.0).abs() < 0.05, "{before} tokens a step before, {after} after");
     }
 }
 

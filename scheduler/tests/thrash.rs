@@ -4,7 +4,9 @@ use std::sync::mpsc;
 
 use quire_kvcache::KvCacheConfig;
 use quire_scheduler::testing::{Simulation, SimulationConfig};
-use quire_scheduler::{CapacityMode, Fcfs, NewSequence, SchedulerConfig, StepId, StepObserver};
+use quire_scheduler::{
+    CapacityMode, Fcfs, ForkError, NewSequence, SchedulerConfig, SequenceView, StepId, StepObserver,
+};
 
 /// Passes on what it is told of the limit.
 struct Limits(mpsc::Sender<Option<u32>>);
@@ -50,6 +52,43 @@ fn admission_is_lowered_says_so_and_comes_back() {
     assert!(limits.first().is_some_and(Option::is_some), "it was lowered: {limits:?}");
     assert_eq!(limits.last(), Some(&None), "it is what it was: {limits:?}");
     assert_eq!((stats.thrash.limit, stats.thrash.num_times_lowered > 0), (None, true));
+}
+
+/// A fork is let run like any other: no more than the limit for now.
+#[test]
+fn forks_heed_the_limit_too() {
+    let mut bench = bench(CapacityMode::MaxUtilization);
+    let ids: Vec<_> = (0..120)
+        .map(|seed| {
+            let new = NewSequence::new(Simulation::prompt(seed, 120), 160, bench.now());
+            bench.add(new, seed, false).unwrap()
+        })
+        .collect();
+    let (mut num_refused, mut num_forked) = (0, 0);
+    while bench.scheduler().has_unfinished() {
+        bench.step();
+        let stats = bench.scheduler().stats();
+        let Some(limit) = stats.thrash.limit else { continue };
+        let has_output = |seq: SequenceView<'_>| seq.num_output_tokens() > 0;
+        let parent = ids.iter().find(|id| bench.scheduler().seq(**id).is_some_and(has_output));
+        let Some(&parent) = parent else { continue };
+        let has_seat = stats.num_running < limit as usize;
+        assert_eq!(bench.scheduler().num_free_seats() > 0, has_seat);
+        match bench.fork(parent, 120, 7) {
+            Ok(_) => num_forked += u32::from(has_seat),
+            Err(ForkError::Thrashing { limit: told }) => {
+                assert!(!has_seat && told == limit);
+                num_refused += 1;
+            }
+            Err(ForkError::NotRunning(_) | ForkError::NoBlocks(_)) => {}
+            Err(error) => panic!("{error}"),
+        }
+        if num_forked > 20 {
+            break;
+        }
+    }
+    assert!(num_refused > 0 && num_forked > 0, "{num_refused} refused, {num_forked} forked");
+    bench.run(40_000);
 }
 
 #[test]

@@ -13,10 +13,8 @@ impl EngineCore {
         let Unforked { num, like, held_end } = self.requests.get_mut(first)?.take_unforked()?;
         let num_prompt_tokens = self.requests.get(first)?.num_prompt_tokens;
         let prompt = self.scheduler.tokens(first)[..num_prompt_tokens as usize].to_vec();
-        let limit = self.scheduler.effective_config().max_num_seqs;
-        let seats = limit.saturating_sub(self.scheduler.stats().num_running as u32);
         let mut num_left = num;
-        let num_forks = num.min(seats);
+        let num_forks = num.min(self.scheduler.num_free_seats());
         if num_forks > 0
             && let Ok(children) = self.scheduler.fork_many(first, num_prompt_tokens, num_forks)
         {
