@@ -13,7 +13,7 @@ use super::Context;
 use super::model::ModelArgs;
 use crate::env::Env;
 use crate::error::{Error, Result};
-use crate::http::{ErrorForm, HttpSettings, Server, Service};
+use crate::http::{ErrorForm, HttpSettings, KeyLimits, Server, Service};
 
 #[derive(Args)]
 pub(crate) struct ServeArgs {
@@ -62,6 +62,15 @@ struct HttpFlags {
     /// Bytes of a request's body.
     #[arg(long, value_name = "BYTES", default_value_t = 16 << 20)]
     max_body_bytes: usize,
+    /// Requests of one API key that are answered at the same time.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    max_requests_per_key: Option<u32>,
+    /// Tokens, of prompts and generated, that one API key may use in a minute.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    tokens_per_minute_per_key: Option<u64>,
+    /// Makes each API key a tenant: its cached blocks are its own, and --scheduling-policy fair shares among keys.
+    #[arg(long)]
+    keys_are_tenants: bool,
     /// Seconds that running requests may take once the server is told to end.
     #[arg(long, value_name = "S", default_value_t = 30)]
     shutdown_timeout: u64,
@@ -121,6 +130,11 @@ impl HttpFlags {
             response_role: self.response_role.clone(),
             max_body_bytes: self.max_body_bytes,
             has_vllm_metrics: !self.no_vllm_metrics,
+            key_limits: KeyLimits {
+                max_requests: self.max_requests_per_key.map(|max| max as usize),
+                tokens_per_minute: self.tokens_per_minute_per_key,
+            },
+            keys_are_tenants: self.keys_are_tenants,
             is_strict: self.strict,
             ..HttpSettings::new(served_names)
         }

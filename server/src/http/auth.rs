@@ -19,25 +19,31 @@ impl ApiKeys {
         Self(keys.iter().map(|key| digest(key)).collect())
     }
 
-    /// Whether a key is one of these. Digests are compared, so that the time taken says nothing of the keys.
-    fn contains(&self, given: &str) -> bool {
+    /// Which of these a key is. All digests are compared, whatever is found, so that the time taken says nothing of the keys.
+    fn find(&self, given: &str) -> Option<KeyId> {
         let given = digest(given);
-        self.0.iter().fold(false, |found, key| found | (*key == given))
+        let places = (1..).zip(self.0.iter());
+        places.fold(None, |found, (place, key)| if *key == given { Some(KeyId(place)) } else { found })
     }
 
-    fn admits(&self, request: &Request) -> bool {
+    fn of(&self, request: &Request) -> Option<KeyId> {
         let header = request.headers().get(header::AUTHORIZATION).and_then(|value| value.to_str().ok());
-        let scheme_and_key = header.and_then(|header| header.split_once(' '));
-        scheme_and_key
-            .is_some_and(|(scheme, key)| scheme.eq_ignore_ascii_case("bearer") && self.contains(key.trim()))
+        let (scheme, key) = header.and_then(|header| header.split_once(' '))?;
+        self.find(key.trim()).filter(|_| scheme.eq_ignore_ascii_case("bearer"))
     }
 }
 
+/// Which key a request came with: its place in the list, from 1; 0 where none was asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub(crate) struct KeyId(pub(crate) usize);
+
 /// Lets requests with a key pass, those that ask for the server's health, and those by which browsers ask what they may do.
-pub(crate) async fn check(State(keys): State<ApiKeys>, request: Request, next: Next) -> Response {
+pub(crate) async fn check(State(keys): State<ApiKeys>, mut request: Request, next: Next) -> Response {
     let path = request.uri().path();
     let is_open = path == "/ping" || path == "/health" || path.starts_with("/health/");
-    if keys.0.is_empty() || is_open || request.method() == Method::OPTIONS || keys.admits(&request) {
+    let key = keys.of(&request);
+    if keys.0.is_empty() || is_open || request.method() == Method::OPTIONS || key.is_some() {
+        request.extensions_mut().insert(key.unwrap_or_default());
         return next.run(request).await;
     }
     let message = match request.headers().contains_key(header::AUTHORIZATION) {
@@ -58,8 +64,8 @@ mod tests {
     #[test]
     fn only_whole_keys_are_known() {
         let keys = ApiKeys::new(&["one".to_owned(), "two".to_owned()]);
-        for (given, expected) in [("one", true), ("two", true), ("on", false), ("", false), ("one ", false)] {
-            assert_eq!(keys.contains(given), expected, "{given:?}");
+        for (given, place) in [("one", Some(1)), ("two", Some(2)), ("on", None), ("", None), ("one ", None)] {
+            assert_eq!(keys.find(given), place.map(KeyId), "{given:?}");
         }
     }
 }

@@ -1,11 +1,14 @@
 //! Bodies of requests: JSON objects, read field by field.
 
+use std::sync::Arc;
+
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
 use axum::http::{StatusCode, header};
 use serde_json::{Map, Value};
 
 use super::error::ApiError;
+use super::service::Service;
 
 /// A body that is a JSON object. Fields are taken out of it; what is left at the end is what nobody knew.
 #[derive(Clone, Debug, Default)]
@@ -72,22 +75,29 @@ impl Body {
     }
 }
 
-impl<S: Send + Sync> FromRequest<S> for Body {
+impl FromRequest<Arc<Service>> for Body {
     type Rejection = ApiError;
 
-    async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
+    async fn from_request(request: Request, service: &Arc<Service>) -> Result<Self, ApiError> {
         check_content_type(&request)?;
-        let bytes = Bytes::from_request(request, state).await.map_err(|rejected| {
-            let message = match rejected.status() {
-                StatusCode::PAYLOAD_TOO_LARGE => {
-                    "the body is larger than the server takes (--max-body-bytes)".to_owned()
-                }
-                _ => rejected.body_text(),
-            };
-            ApiError::new(rejected.status(), message)
+        let timeout = service.settings.body_timeout;
+        let read = tokio::time::timeout(timeout, Bytes::from_request(request, service)).await;
+        let bytes = read.map_err(|_| {
+            let message = format!("the body has not come within {} s", timeout.as_secs());
+            ApiError::new(StatusCode::REQUEST_TIMEOUT, message)
         })?;
-        Self::parse(&bytes)
+        Self::parse(&bytes.map_err(|rejected| unreadable(rejected.status(), rejected.body_text()))?)
     }
+}
+
+fn unreadable(status: StatusCode, why: String) -> ApiError {
+    let message = match status {
+        StatusCode::PAYLOAD_TOO_LARGE => {
+            "the body is larger than the server takes (--max-body-bytes)".to_owned()
+        }
+        _ => why,
+    };
+    ApiError::new(status, message)
 }
 
 fn check_content_type(request: &Request) -> Result<(), ApiError> {

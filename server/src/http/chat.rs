@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use quire_engine::{
     CompletionOutput, Delta, FinishReason, Prompt, RequestEvent, RequestOutput, SamplingParams, StopReason,
@@ -13,6 +12,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::body::Body;
+use super::caller::Caller;
 use super::error::ApiError;
 use super::events::{self, EventWriter, Events};
 use super::logprobs::{ChatLogprobs, TokenForm};
@@ -23,11 +23,11 @@ use super::{common, conversation, request_id, sampling};
 
 pub(crate) async fn chat_completions(
     State(service): State<Arc<Service>>,
-    headers: HeaderMap,
+    caller: Caller,
     mut body: Body,
 ) -> Result<Response, ApiError> {
-    let asked = Asked::take(&service, &headers, &mut body)?;
-    service.pass_over(&body, &headers)?;
+    let asked = Asked::take(&service, &caller, &mut body)?;
+    service.pass_over(&body, &caller)?;
     let form = Form {
         head: asked.head,
         role: service.settings.response_role.clone(),
@@ -35,15 +35,22 @@ pub(crate) async fn chat_completions(
         token_form: service.settings.token_form(),
         shows_cached: service.settings.enable_prompt_tokens_details,
     };
-    let requests = common::requests(&form.head.id, vec![asked.prompt], &asked.params, &asked.common);
-    let mut submitted = service.submit(requests, asked.max_tokens).await?;
+    let requests = common::requests(
+        &form.head.id,
+        vec![asked.prompt],
+        &asked.params,
+        &asked.common,
+        service.tenant(&caller),
+    );
+    let mut submitted = service.submit(&caller, requests, asked.max_tokens).await?;
     let usage = Usage::of_prompt(submitted.requests.iter().map(|request| request.num_prompt_tokens).sum());
     if let Some(streaming) = asked.streaming {
         let chunks = Chunks { form, streaming, usage, has_begun: vec![false; asked.params.n as usize] };
         return Ok(events::response(submitted, chunks, service.settings.error_form));
     }
     let request = submitted.requests.pop().expect("one prompt, one request");
-    let output = request.stream.finish().await?;
+    let output = submitted.open.within(request.stream.finish()).await?;
+    submitted.open.generated(common::num_generated(&output));
     Ok(Json(form.completion(output, usage)).into_response())
 }
 
@@ -60,7 +67,7 @@ struct Asked {
 }
 
 impl Asked {
-    fn take(service: &Service, headers: &HeaderMap, body: &mut Body) -> Result<Self, ApiError> {
+    fn take(service: &Service, caller: &Caller, body: &mut Body) -> Result<Self, ApiError> {
         let model = service.model_name(body.take_text("model")?)?;
         let chat = conversation::take(body)?;
         refuse_tools(body)?;
@@ -77,7 +84,7 @@ impl Asked {
             chat.messages.last().filter(|last| is_echoed && last.role == service.settings.response_role);
         let echo = last.and_then(|last| last.content.as_ref()).map(ToString::to_string).unwrap_or_default();
         let common = common::CommonFields::take(body)?;
-        let id = request_id::of("chatcmpl", headers, common.request_id.clone());
+        let id = request_id::of("chatcmpl", caller, common.request_id.clone());
         let object = if streaming.is_some() { "chat.completion.chunk" } else { "chat.completion" };
         let head = Head { id, object, created: unix_time_s(), model };
         Ok(Self { head, prompt: Prompt::Chat(chat), params, max_tokens, echo, streaming, common })
@@ -167,7 +174,7 @@ struct Form {
 
 impl Form {
     fn completion(self, output: RequestOutput, mut usage: Usage) -> Completion {
-        usage.generated(output.outputs.iter().map(|one| one.token_ids.len() as u64).sum());
+        usage.generated(common::num_generated(&output));
         if self.shows_cached {
             usage.cached(output.num_cached_tokens.into());
         }

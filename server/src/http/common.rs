@@ -1,6 +1,6 @@
 //! Fields and parts that both APIs have.
 
-use quire_engine::{Prompt, Request, RequestId, SamplingParams, TokenLogprobs};
+use quire_engine::{Prompt, Request, RequestId, RequestOutput, SamplingParams, TokenLogprobs};
 use serde_json::{Map, Value, json};
 
 use super::body::Body;
@@ -62,17 +62,23 @@ pub(crate) fn requests(
     prompts: Vec<Prompt>,
     params: &SamplingParams,
     common: &CommonFields,
+    tenant: Option<String>,
 ) -> Vec<Request> {
     let is_alone = prompts.len() == 1;
     let request = |(place, prompt)| Request {
         id: RequestId::new(if is_alone { id.to_owned() } else { format!("{id}-{place}") }),
         prompt,
         params: params.clone(),
-        tenant: None,
+        tenant: tenant.clone(),
         priority: common.priority,
         cache_salt: common.cache_salt.clone(),
     };
     prompts.into_iter().enumerate().map(request).collect()
+}
+
+/// Tokens of all outputs.
+pub(crate) fn num_generated(output: &RequestOutput) -> u64 {
+    output.outputs.iter().map(|one| one.token_ids.len() as u64).sum()
 }
 
 /// `prompt_logprobs` as vLLM has them: for each token but the first, an object from token id to log-probability.

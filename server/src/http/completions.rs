@@ -4,7 +4,6 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::HeaderMap;
 use axum::response::{IntoResponse, Response};
 use futures_util::future::try_join_all;
 use quire_engine::{
@@ -15,6 +14,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::body::Body;
+use super::caller::Caller;
 use super::error::ApiError;
 use super::events::{self, EventWriter, Events};
 use super::logprobs::{CompletionLogprobs, TokenForm};
@@ -25,11 +25,11 @@ use super::{common, prompts, request_id, sampling};
 
 pub(crate) async fn completions(
     State(service): State<Arc<Service>>,
-    headers: HeaderMap,
+    caller: Caller,
     mut body: Body,
 ) -> Result<Response, ApiError> {
-    let asked = Asked::take(&service, &headers, &mut body)?;
-    service.pass_over(&body, &headers)?;
+    let asked = Asked::take(&service, &caller, &mut body)?;
+    service.pass_over(&body, &caller)?;
     let echoes = asked.echoes(&service).await?;
     let form = Form {
         head: asked.head,
@@ -41,8 +41,9 @@ pub(crate) async fn completions(
     if asked.is_prompt_alone {
         return prompt_alone(&service, form, asked.prompts, asked.params).await;
     }
-    let requests = common::requests(&form.head.id, asked.prompts, &asked.params, &asked.common);
-    let submitted = service.submit(requests, asked.max_tokens).await?;
+    let requests =
+        common::requests(&form.head.id, asked.prompts, &asked.params, &asked.common, service.tenant(&caller));
+    let submitted = service.submit(&caller, requests, asked.max_tokens).await?;
     let num_prompt_tokens = submitted.requests.iter().map(|request| request.num_prompt_tokens).sum();
     let usage = Usage::of_prompt(num_prompt_tokens);
     match asked.streaming {
@@ -51,9 +52,10 @@ pub(crate) async fn completions(
             Ok(events::response(submitted, chunks, service.settings.error_form))
         }
         None => {
-            let _open = submitted.open;
-            let outputs =
-                try_join_all(submitted.requests.into_iter().map(|request| request.stream.finish())).await?;
+            let open = submitted.open;
+            let outputs = try_join_all(submitted.requests.into_iter().map(|request| request.stream.finish()));
+            let outputs = open.within(outputs).await?;
+            open.generated(outputs.iter().map(common::num_generated).sum());
             Ok(Json(form.completion(outputs, usage)).into_response())
         }
     }
@@ -74,7 +76,7 @@ struct Asked {
 }
 
 impl Asked {
-    fn take(service: &Service, headers: &HeaderMap, body: &mut Body) -> Result<Self, ApiError> {
+    fn take(service: &Service, caller: &Caller, body: &mut Body) -> Result<Self, ApiError> {
         let model = service.model_name(body.take_text("model")?)?;
         let prompts = prompts::take(body)?;
         let streaming = streaming::take(body, service.settings.includes_usage)?;
@@ -100,7 +102,7 @@ impl Asked {
             params.prompt_logprobs = params.prompt_logprobs.max(params.logprobs);
         }
         let common = common::CommonFields::take(body)?;
-        let id = request_id::of("cmpl", headers, common.request_id.clone());
+        let id = request_id::of("cmpl", caller, common.request_id.clone());
         let head = Head { id, object: "text_completion", created: unix_time_s(), model };
         Ok(Self { head, prompts, params, max_tokens, is_prompt_alone, echo, streaming, common })
     }
@@ -178,7 +180,7 @@ impl Form {
     fn completion(self, outputs: Vec<RequestOutput>, mut usage: Usage) -> Completion {
         let mut choices = Vec::new();
         for (place, output) in outputs.into_iter().enumerate() {
-            usage.generated(output.outputs.iter().map(|one| one.token_ids.len() as u64).sum());
+            usage.generated(common::num_generated(&output));
             if self.shows_cached {
                 usage.cached(output.num_cached_tokens.into());
             }

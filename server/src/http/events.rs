@@ -1,6 +1,7 @@
 //! Server-sent events made of the events of requests.
 
 use std::convert::Infallible;
+use std::future::Future;
 use std::pin::Pin;
 use std::task::{Context, Poll};
 
@@ -10,10 +11,10 @@ use axum::response::Response;
 use futures_core::Stream;
 use quire_engine::{RequestEvent, RequestStream};
 use serde::Serialize;
+use tokio::time::Sleep;
 
 use super::error::{ApiError, ErrorForm};
-use super::lifecycle::OpenRequest;
-use super::service::Submitted;
+use super::service::{OpenAnswer, Submitted};
 
 /// Bytes after which a piece of the body goes out, whatever else is ready.
 const PIECE_BYTES: usize = 16 << 10;
@@ -52,7 +53,9 @@ impl Events {
 pub(crate) fn response(submitted: Submitted, writer: impl EventWriter, error_form: ErrorForm) -> Response {
     let Submitted { requests, open } = submitted;
     let streams = requests.into_iter().map(|request| Some(request.stream)).collect();
-    let events = EventStream { streams, writer, out: Events::default(), error_form, open: Some(open) };
+    let deadline = open.deadline().map(|deadline| Box::pin(tokio::time::sleep_until(deadline.into())));
+    let events =
+        EventStream { streams, writer, out: Events::default(), error_form, open: Some(open), deadline };
     let mut response = Response::new(Body::from_stream(events));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
@@ -68,18 +71,29 @@ struct EventStream<W> {
     out: Events,
     error_form: ErrorForm,
     /// None after the last event.
-    open: Option<OpenRequest>,
+    open: Option<OpenAnswer>,
+    /// When the answer must have ended, if it must.
+    deadline: Option<Pin<Box<Sleep>>>,
 }
 
 impl<W: EventWriter> EventStream<W> {
     /// Writes all events that are there.
     fn gather(&mut self, cx: &mut Context<'_>) -> Result<(), ApiError> {
+        let is_late = self.deadline.as_mut().is_some_and(|deadline| deadline.as_mut().poll(cx).is_ready());
+        if let Some(open) = self.open.as_ref().filter(|_| is_late) {
+            return Err(open.too_late());
+        }
         for (place, slot) in self.streams.iter_mut().enumerate() {
             while let Some(stream) = slot
                 && self.out.0.len() < PIECE_BYTES
             {
                 match stream.poll_next(cx) {
-                    Poll::Ready(Some(event)) => self.writer.write(place, event, &mut self.out)?,
+                    Poll::Ready(Some(event)) => {
+                        if let (RequestEvent::Delta(delta), Some(open)) = (&event, &self.open) {
+                            open.generated(delta.token_ids.len() as u64);
+                        }
+                        self.writer.write(place, event, &mut self.out)?;
+                    }
                     Poll::Ready(None) => *slot = None,
                     Poll::Pending => break,
                 }

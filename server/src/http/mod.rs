@@ -6,6 +6,7 @@
 
 mod auth;
 mod body;
+mod caller;
 mod chat;
 mod common;
 mod completions;
@@ -14,9 +15,11 @@ mod debug;
 mod error;
 mod events;
 mod lifecycle;
+mod limits;
 mod listener;
 mod logprobs;
 mod metrics;
+mod pace;
 mod prompts;
 mod request_id;
 mod routes;
@@ -34,6 +37,7 @@ mod watchdog;
 mod tests;
 
 pub(crate) use error::ErrorForm;
+pub(crate) use limits::KeyLimits;
 pub(crate) use server::Server;
 pub(crate) use service::Service;
 pub(crate) use settings::HttpSettings;

@@ -2,15 +2,18 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
-use axum::http::{HeaderMap, StatusCode};
+use axum::http::StatusCode;
 use parking_lot::Mutex;
 use quire_engine::{EngineClient, Prompt, Request, RequestStream};
 
 use super::body::Body;
+use super::caller::Caller;
 use super::error::ApiError;
 use super::lifecycle::{Lifecycle, OpenRequest};
+use super::limits::{KeyGuard, KeyUse};
+use super::pace::Pace;
 use super::settings::HttpSettings;
 use super::watchdog::Watchdog;
 
@@ -21,6 +24,8 @@ pub(crate) struct Service {
     pub(crate) lifecycle: Lifecycle,
     pub(crate) started_s: u64,
     pub(crate) watchdog: Watchdog,
+    pub(crate) pace: Pace,
+    keys: KeyUse,
     /// Fields without effect that were warned of already.
     warned: Mutex<BTreeSet<String>>,
 }
@@ -31,8 +36,53 @@ const MAX_WARNED: usize = 256;
 /// Requests that the engine has taken, in the order of their prompts.
 pub(crate) struct Submitted {
     pub(crate) requests: Vec<SubmittedRequest>,
+    pub(crate) open: OpenAnswer,
+}
+
+/// An answer that is being given. Dropping it is its end, whatever that was.
+#[derive(Debug)]
+pub(crate) struct OpenAnswer {
     /// While it is there, the server does not end.
-    pub(crate) open: OpenRequest,
+    _open: OpenRequest,
+    key: KeyGuard,
+    deadline: Option<(Instant, Duration)>,
+}
+
+impl OpenAnswer {
+    /// Counts tokens that were generated against what the key may use.
+    pub(crate) fn generated(&self, num_tokens: u64) {
+        self.key.charge(num_tokens);
+    }
+
+    /// When the answer must have ended.
+    pub(crate) fn deadline(&self) -> Option<Instant> {
+        self.deadline.map(|(deadline, _)| deadline)
+    }
+
+    /// What is said when it has not.
+    pub(crate) fn too_late(&self) -> ApiError {
+        let seconds = self.deadline.map_or(0.0, |(_, timeout)| timeout.as_secs_f64());
+        let message = format!("the request has taken longer than the {seconds} s of its X-Request-Timeout");
+        ApiError::new(StatusCode::REQUEST_TIMEOUT, message)
+    }
+
+    /// Waits for `outcome`, to the deadline at most.
+    ///
+    /// # Errors
+    ///
+    /// Those of `outcome`; [`too_late`](Self::too_late).
+    pub(crate) async fn within<T>(
+        &self,
+        outcome: impl Future<Output = Result<T, quire_engine::Error>>,
+    ) -> Result<T, ApiError> {
+        match self.deadline() {
+            None => Ok(outcome.await?),
+            Some(deadline) => match tokio::time::timeout_at(deadline.into(), outcome).await {
+                Ok(outcome) => Ok(outcome?),
+                Err(_) => Err(self.too_late()),
+            },
+        }
+    }
 }
 
 /// One of them.
@@ -43,13 +93,15 @@ pub(crate) struct SubmittedRequest {
 
 impl Service {
     pub(crate) fn new(engine: Arc<dyn EngineClient>, settings: HttpSettings) -> Self {
-        let step_deadline = settings.step_deadline;
+        let (step_deadline, keys) = (settings.step_deadline, KeyUse::new(settings.key_limits));
         Self {
             engine,
             settings,
             lifecycle: Lifecycle::default(),
             started_s: unix_time_s(),
             watchdog: Watchdog::new(step_deadline),
+            pace: Pace::default(),
+            keys,
             warned: Mutex::default(),
         }
     }
@@ -72,9 +124,8 @@ impl Service {
     }
 
     /// Deals with fields that have no effect: refused for a strict client, else warned of once.
-    pub(crate) fn pass_over(&self, body: &Body, headers: &HeaderMap) -> Result<(), ApiError> {
-        let is_strict =
-            self.settings.is_strict || headers.get("x-quire-strict").is_some_and(|value| value == "1");
+    pub(crate) fn pass_over(&self, body: &Body, caller: &Caller) -> Result<(), ApiError> {
+        let is_strict = self.settings.is_strict || caller.is_strict;
         for field in body.rest() {
             if is_strict {
                 return Err(ApiError::bad_field(
@@ -90,14 +141,24 @@ impl Service {
         Ok(())
     }
 
+    /// On whose behalf a caller's requests run.
+    pub(crate) fn tenant(&self, caller: &Caller) -> Option<String> {
+        self.settings.keys_are_tenants.then(|| format!("key-{}", caller.key.0))
+    }
+
     /// Checks all requests, then queues them: one that is wrong leaves nothing behind. `max_tokens` is what the client
     /// wrote itself, if it did.
     pub(crate) async fn submit(
         &self,
+        caller: &Caller,
         requests: Vec<Request>,
         max_tokens: Option<u64>,
     ) -> Result<Submitted, ApiError> {
+        let now = Instant::now();
+        let deadline = caller.timeout()?.and_then(|timeout| Some((now.checked_add(timeout)?, timeout)));
         let open = self.lifecycle.open()?;
+        let key = self.keys.open(caller.key, now)?;
+        let open = OpenAnswer { _open: open, key, deadline };
         let mut checked = Vec::with_capacity(requests.len());
         for request in requests {
             let request = self.engine.check(request).await?;
@@ -107,10 +168,18 @@ impl Service {
         let mut requests = Vec::with_capacity(checked.len());
         for request in checked {
             let num_prompt_tokens = num_tokens(&request.prompt);
-            let stream = self.engine.submit(request).await?;
+            let stream = self.engine.submit(request).await.map_err(|error| self.refusal(error))?;
+            open.key.charge(num_prompt_tokens);
             requests.push(SubmittedRequest { stream, num_prompt_tokens });
         }
         Ok(Submitted { requests, open })
+    }
+
+    /// Where there is no room, the client is told when there should be some.
+    fn refusal(&self, error: quire_engine::Error) -> ApiError {
+        let is_full = matches!(error, quire_engine::Error::Overloaded { .. });
+        let retry_after_s = is_full.then(|| self.pace.retry_after_s());
+        ApiError { retry_after_s, ..error.into() }
     }
 
     /// A client that asks for more than the context holds is told so; the default is cut to what fits.

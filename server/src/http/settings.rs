@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use super::error::ErrorForm;
+use super::limits::KeyLimits;
 use super::logprobs::TokenForm;
 
 /// Settings of the HTTP side.
@@ -25,6 +26,11 @@ pub(crate) struct HttpSettings {
     pub(crate) step_deadline: Duration,
     /// Shows metrics under vLLM's names as well.
     pub(crate) has_vllm_metrics: bool,
+    /// How long a body may take to come.
+    pub(crate) body_timeout: Duration,
+    pub(crate) key_limits: KeyLimits,
+    /// Whether each key is a tenant: its cached blocks are its own, and policies share the device among keys.
+    pub(crate) keys_are_tenants: bool,
     /// Refuses fields without effect.
     pub(crate) is_strict: bool,
 }
@@ -43,6 +49,9 @@ impl HttpSettings {
             max_body_bytes: 16 << 20,
             step_deadline: Duration::from_secs(60),
             has_vllm_metrics: true,
+            body_timeout: Duration::from_secs(60),
+            key_limits: KeyLimits::default(),
+            keys_are_tenants: false,
             is_strict: false,
         }
     }

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use axum::http::HeaderMap;
 use quire_engine::Prompt;
 use serde_json::{Value, json};
 
 use super::body::Body;
+use super::caller::Caller;
 use super::error::ApiError;
 use super::service::Service;
 use super::{conversation, prompts};
@@ -16,12 +16,12 @@ use super::{conversation, prompts};
 /// The tokens that a completion, or a chat, would begin with.
 pub(crate) async fn tokenize(
     State(service): State<Arc<Service>>,
-    headers: HeaderMap,
+    caller: Caller,
     mut body: Body,
 ) -> Result<Json<Value>, ApiError> {
     service.model_name(body.take_text("model")?)?;
     let prompt = take_prompt(&mut body)?;
-    service.pass_over(&body, &headers)?;
+    service.pass_over(&body, &caller)?;
     let tokens = service.engine.tokenize(prompt).await?;
     let max_model_len = service.engine.model().max_model_len;
     Ok(Json(json!({ "count": tokens.len(), "max_model_len": max_model_len, "tokens": tokens })))
@@ -46,7 +46,7 @@ fn take_prompt(body: &mut Body) -> Result<Prompt, ApiError> {
 /// The text of tokens, special ones included.
 pub(crate) async fn detokenize(
     State(service): State<Arc<Service>>,
-    headers: HeaderMap,
+    caller: Caller,
     mut body: Body,
 ) -> Result<Json<Value>, ApiError> {
     service.model_name(body.take_text("model")?)?;
@@ -54,7 +54,7 @@ pub(crate) async fn detokenize(
         Some(Value::Array(tokens)) => tokens,
         _ => return Err(ApiError::bad_field("tokens", "tokens: expected a list of token ids")),
     };
-    service.pass_over(&body, &headers)?;
+    service.pass_over(&body, &caller)?;
     let tokens = prompts::token_ids("tokens", &tokens)?;
     let text = service.engine.detokenize(tokens).await?;
     Ok(Json(json!({ "prompt": text })))

@@ -56,7 +56,9 @@ pub(crate) async fn watch(service: Arc<Service>) {
     let mut ticks = tokio::time::interval(WATCH_PERIOD);
     loop {
         ticks.tick().await;
-        if service.watchdog.look(&service.engine.stats(), Instant::now()) {
+        let (stats, now) = (service.engine.stats(), Instant::now());
+        service.pace.note(&stats, now);
+        if service.watchdog.look(&stats, now) {
             let seconds = service.settings.step_deadline.as_secs();
             tracing::error!(target: "quire::server", "the engine has finished no step for {seconds} s");
             keep_recording(&service);

@@ -10,8 +10,8 @@ use super::rig::Rig;
 use crate::http::listener;
 
 /// A rig behind a socket.
-struct Served {
-    rig: Rig,
+pub(super) struct Served {
+    pub(super) rig: Rig,
     address: std::net::SocketAddr,
     end: oneshot::Sender<()>,
     server: JoinHandle<()>,
@@ -19,12 +19,19 @@ struct Served {
 
 impl Served {
     async fn new() -> Self {
-        let rig = Rig::new();
+        Self::of(Rig::new()).await
+    }
+
+    pub(super) async fn of(rig: Rig) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let (end, ended) = oneshot::channel();
         let server = tokio::spawn(listener::serve(listener, rig.router(), async move { drop(ended.await) }));
         Self { rig, address, end, server }
+    }
+
+    pub(super) async fn connect(&self) -> TcpStream {
+        TcpStream::connect(self.address).await.expect("a connection")
     }
 
     async fn send(&self, path: &str, body: serde_json::Value) -> TcpStream {
@@ -33,7 +40,7 @@ impl Served {
             "POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
             body.len()
         );
-        let mut stream = TcpStream::connect(self.address).await.expect("a connection");
+        let mut stream = self.connect().await;
         stream.write_all((head + &body).as_bytes()).await.expect("sent");
         stream
     }

@@ -1,0 +1,98 @@
+use std::time::Duration;
+
+use axum::http::{StatusCode, header};
+use quire_engine::EngineOptions;
+use serde_json::json;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+
+use super::connections::Served;
+use super::rig::{Rig, post, read};
+use crate::http::{HttpSettings, KeyLimits};
+
+const PATH: &str = "/v1/completions";
+
+fn rig(change: impl FnOnce(&mut HttpSettings)) -> Rig {
+    let mut settings = HttpSettings::new(vec!["tiny".to_owned()]);
+    change(&mut settings);
+    Rig::with(settings, EngineOptions::new("tiny"))
+}
+
+#[tokio::test]
+async fn a_request_ends_at_its_deadline() {
+    let rig = Rig::new();
+    rig.control.set_delay(Duration::from_millis(10));
+    for is_streamed in [false, true] {
+        let body = json!({"prompt": "ab", "ignore_eos": true, "max_tokens": 150, "stream": is_streamed});
+        let mut request = post(PATH, body.to_string());
+        request.headers_mut().insert("x-request-timeout", "0.1".parse().expect("a value"));
+        let (status, body) = read(rig.send(request).await).await;
+        let text = body.to_string();
+        assert!(text.contains("0.1 s of its X-Request-Timeout"), "{text}");
+        match is_streamed {
+            false => assert_eq!(status, StatusCode::REQUEST_TIMEOUT),
+            true => assert!(status.is_success() && text.contains("[DONE]"), "{status} {text}"),
+        }
+        rig.idle().await;
+    }
+    let mut odd = post(PATH, json!({"prompt": "a"}).to_string());
+    odd.headers_mut().insert("x-request-timeout", "soon".parse().expect("a value"));
+    assert_eq!(rig.send(odd).await.status(), StatusCode::BAD_REQUEST);
+    rig.control.set_delay(Duration::ZERO);
+    rig.check_alive().await;
+}
+
+#[tokio::test]
+async fn a_key_that_has_used_its_tokens_waits() {
+    let limits = KeyLimits { max_requests: None, tokens_per_minute: Some(60) };
+    let rig =
+        rig(|settings| (settings.api_keys, settings.key_limits) = (vec!["a".into(), "b".into()], limits));
+    let ask = async |key: &str, is_streamed: bool| {
+        let body = json!({"prompt": "abcde", "max_tokens": 100, "ignore_eos": true, "stream": is_streamed});
+        let mut request = post(PATH, body.to_string());
+        request
+            .headers_mut()
+            .insert(header::AUTHORIZATION, format!("Bearer {key}").parse().expect("a value"));
+        let response = rig.send(request).await;
+        let retry_after = response.headers().get(header::RETRY_AFTER).cloned();
+        (read(response).await.0, retry_after.and_then(|value| value.to_str().ok()?.parse::<u64>().ok()))
+    };
+    for (key, is_streamed) in [("a", false), ("b", true)] {
+        assert_eq!(ask(key, is_streamed).await, (StatusCode::OK, None));
+        // 105 of 60 tokens were used; one comes each second.
+        let (status, retry_after) = ask(key, is_streamed).await;
+        assert_eq!(status, StatusCode::TOO_MANY_REQUESTS);
+        assert!(retry_after.is_some_and(|seconds| (40..=46).contains(&seconds)), "{retry_after:?}");
+    }
+}
+
+#[tokio::test]
+async fn keys_may_have_caches_of_their_own() {
+    let rig = rig(|settings| {
+        (settings.api_keys, settings.keys_are_tenants) = (vec!["a".into(), "b".into()], true);
+        settings.enable_prompt_tokens_details = true;
+    });
+    let cached = async |key: &str| {
+        let mut request = post(PATH, json!({"prompt": "the same twenty bytes"}).to_string());
+        request
+            .headers_mut()
+            .insert(header::AUTHORIZATION, format!("Bearer {key}").parse().expect("a value"));
+        read(rig.send(request).await).await.1["usage"]["prompt_tokens_details"]["cached_tokens"].as_u64()
+    };
+    assert_eq!(cached("a").await, Some(0));
+    assert!(cached("a").await.is_some_and(|cached| cached > 0));
+    assert_eq!(cached("b").await, Some(0));
+}
+
+#[tokio::test]
+async fn a_body_that_does_not_come_is_given_up() {
+    let served = Served::of(rig(|settings| settings.body_timeout = Duration::from_millis(200))).await;
+    let head = format!(
+        "POST {PATH} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{{"
+    );
+    let mut client = served.connect().await;
+    client.write_all(head.as_bytes()).await.expect("sent");
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).await.expect("answered and closed");
+    assert!(answer.starts_with("HTTP/1.1 408"), "{answer}");
+    served.rig.check_alive().await;
+}
