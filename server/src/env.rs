@@ -93,7 +93,7 @@ fn warning(name: &str) -> Option<String> {
 
 /// The candidate that fewest edits turn into `name`, the first of equals; none where all are other words rather than
 /// the same one misspelt. The beginning that all names share is no likeness.
-fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+pub(crate) fn nearest<'a>(name: &str, candidates: impl Iterator<Item = &'a str>) -> Option<&'a str> {
     let own_len = name.split_once('_').map_or(name, |(_, own)| own).chars().count();
     let most = (own_len / 3).max(2);
     let distances = candidates.map(|candidate| (edit_distance(name, candidate), candidate));

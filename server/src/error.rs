@@ -62,6 +62,26 @@ pub enum Error {
         /// What is allowed.
         expected: &'static str,
     },
+    /// A file of flags that cannot be used.
+    #[error("{}: {reason}", path.display())]
+    ConfigFile {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        reason: String,
+    },
+    /// A flag of vLLM's that this version does not have.
+    #[error("--{flag} is not built yet: start without it")]
+    FlagNotBuilt {
+        /// Its name.
+        flag: &'static str,
+    },
+    /// A certificate that connections cannot be secured with.
+    #[error(transparent)]
+    Certificate(#[from] crate::http::CertificateError),
+    /// Settings for browsers that no header can be made of.
+    #[error(transparent)]
+    Cors(#[from] crate::http::CorsError),
     /// An address that cannot be listened on.
     #[error("cannot listen on {address}: {source}")]
     Listen {
@@ -232,6 +252,10 @@ impl Error {
             | Self::Tuning(_)
             | Self::NoChatTemplate { .. }
             | Self::Variable { .. }
+            | Self::Certificate(_)
+            | Self::ConfigFile { .. }
+            | Self::FlagNotBuilt { .. }
+            | Self::Cors(_)
             | Self::Listen { .. } => true,
             _ => false,
         }

@@ -40,6 +40,7 @@ pub use app::App;
 pub use backend::{BackendError, BackendOptions, BackendRegistry, cpu_kernels, cuda_kernels};
 pub use cli::input::{InputError, LineError, fuzz_request};
 pub use error::{Error, Result};
+pub use http::{CertificateError, CorsError};
 pub use llm::Llm;
 pub use logging::LogFilterError;
 pub use model_source::{

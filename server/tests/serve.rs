@@ -22,7 +22,8 @@ impl Server {
     fn start(flags: &[&str]) -> Self {
         let model = Tiny::new();
         let path = model.path();
-        let words = [&["serve", &path, "--port", "0", "--num-gpu-blocks-override", "64"], flags].concat();
+        let port = if flags.contains(&"--port") { &[][..] } else { &["--port", "0"] };
+        let words = [&["serve", &path, "--num-gpu-blocks-override", "64"], port, flags].concat();
         let mut child = command(&words).spawn().expect("the program was built for this test");
         let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
         let mut line = String::new();
@@ -95,4 +96,27 @@ fn an_address_that_cannot_be_had_is_told_before_the_model_is_loaded() {
     run(&["serve", "/nonexistent", "--port", "0", "--api-key-file", "/nonexistent/keys"], "")
         .refused(&["/nonexistent/keys"]);
     run(&["serve", "/nonexistent", "--port", "70000"], "").refused(&["--port"]);
+}
+
+#[test]
+fn flags_may_come_from_a_file() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("serve.yaml");
+    std::fs::write(&file, "host: 127.0.0.1\nmax-queued-requests: 7\nport: 1\n").expect("written");
+    let server = Server::start(&["--config", &file.display().to_string(), "--port", "0"]);
+    let effective = server.send("GET /v1/effective", "");
+    assert!(
+        effective.contains(r#""max_num_waiting":{"source":"flag","value":"7"}"#)
+            || effective.contains(r#""max_num_waiting":{"value":"7","source":"flag"}"#),
+        "{effective}"
+    );
+    server.signal();
+    assert_eq!(server.end().0, Some(0));
+    std::fs::write(&file, "prot: 1").expect("written");
+    run(&["serve", "--config", &file.display().to_string()], "")
+        .refused(&["serve.yaml", "did you mean port?"]);
+    run(&["serve", "--enable-lora"], "").refused(&["--enable-lora is not built"]);
+    run(&["serve", "--ssl-certfile", "/nonexistent"], "").refused(&["--ssl-keyfile"]);
+    run(&["serve", "--port", "0", "--ssl-certfile", "/nonexistent", "--ssl-keyfile", "/nonexistent"], "")
+        .refused(&["/nonexistent: "]);
 }

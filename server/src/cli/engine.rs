@@ -113,7 +113,9 @@ impl EngineFlags {
 impl Args for EngineFlags {
     fn augment_args(command: Command) -> Command {
         let values = FLAGS.iter().map(|flag| {
-            Arg::new(flag.name).long(dashed(flag.name)).value_name(flag.value_name).help(flag.help)
+            let arg = Arg::new(flag.name).long(dashed(flag.name)).value_name(flag.value_name).help(flag.help);
+            // The server's word for it.
+            if flag.name == "max_num_waiting" { arg.alias("max-queued-requests") } else { arg }
         });
         let switches = SWITCHES.iter().flat_map(|(name, help)| {
             let (on, off) = (dashed(name), format!("no-{}", dashed(name)));

@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 mod chat;
 mod check;
+mod config_file;
 mod engine;
 mod generate;
 pub(crate) mod input;
@@ -17,11 +18,12 @@ mod simulate;
 mod trace;
 mod tune;
 mod tune_settings;
+mod vllm_flags;
 
 use std::ffi::OsString;
 use std::process::ExitCode;
 
-use clap::{Parser, Subcommand};
+use clap::{CommandFactory, Parser, Subcommand};
 
 use crate::app::App;
 use crate::env::Env;
@@ -67,6 +69,7 @@ enum Command {
     /// Finds settings for a goal, by simulation.
     Tune(tune_settings::TuneArgs),
     /// Serves a model over HTTP, with the API of OpenAI as vLLM has it.
+    #[command(args_override_self = true)]
     Serve(serve::ServeArgs),
 }
 
@@ -78,6 +81,14 @@ struct Context<'a> {
 
 /// Runs a command line; its first word is the name of the program.
 pub(crate) fn run<T: Into<OsString> + Clone>(app: &App, words: impl IntoIterator<Item = T>) -> ExitCode {
+    let words = words.into_iter().map(Into::into).collect();
+    let words = match config_file::expand(words, &Cli::command()) {
+        Ok(words) => words,
+        Err(error) => {
+            eprintln!("error: {}", with_causes(&error));
+            return ExitCode::from(2);
+        }
+    };
     let cli = match Cli::try_parse_from(words) {
         Ok(cli) => cli,
         Err(error) => {

@@ -11,9 +11,13 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::Context;
 use super::model::ModelArgs;
+use super::vllm_flags::VllmFlags;
 use crate::env::Env;
 use crate::error::{Error, Result};
-use crate::http::{ErrorForm, HttpSettings, KeyLimits, Server, Service};
+use crate::http::listener::Listening;
+use crate::http::{
+    CertificateFiles, CorsSettings, ErrorForm, HttpSettings, KeyLimits, Server, Service, routes, tls,
+};
 
 #[derive(Args)]
 pub(crate) struct ServeArgs {
@@ -21,6 +25,12 @@ pub(crate) struct ServeArgs {
     model: ModelArgs,
     #[command(flatten)]
     http: HttpFlags,
+    #[command(flatten)]
+    vllm: VllmFlags,
+    /// Flags in a YAML file, `port: 8000` for --port 8000; those of the command line win.
+    #[arg(long, value_name = "FILE")]
+    #[allow(dead_code, reason = "it has been read before the flags were")]
+    config: Option<PathBuf>,
     /// The seed of requests without one, and of made-up weights (--load-format dummy).
     #[arg(long, value_name = "N")]
     seed: Option<u64>,
@@ -71,25 +81,46 @@ struct HttpFlags {
     /// Makes each API key a tenant: its cached blocks are its own, and --scheduling-policy fair shares among keys.
     #[arg(long)]
     keys_are_tenants: bool,
+    /// Origins whose pages may speak with the server: a list with commas, or JSON as vLLM has it.
+    #[arg(long, value_name = "LIST", default_value = "*")]
+    allowed_origins: String,
+    /// Methods that pages of other origins may use.
+    #[arg(long, value_name = "LIST", default_value = "*")]
+    allowed_methods: String,
+    /// Headers that pages of other origins may send.
+    #[arg(long, value_name = "LIST", default_value = "*")]
+    allowed_headers: String,
+    /// Lets browsers send cookies and the like along.
+    #[arg(long)]
+    allow_credentials: bool,
+    /// Secures connections: the server's certificate and those above it, in PEM form. Renewed files are taken over.
+    #[arg(long, value_name = "FILE", requires = "ssl_keyfile")]
+    ssl_certfile: Option<PathBuf>,
+    /// The key of the certificate, in PEM form.
+    #[arg(long, value_name = "FILE", requires = "ssl_certfile")]
+    ssl_keyfile: Option<PathBuf>,
+    /// Seconds after which a client that takes nothing of its answer is given up.
+    #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
+    write_timeout: u64,
     /// Seconds that running requests may take once the server is told to end.
     #[arg(long, value_name = "S", default_value_t = 30)]
     shutdown_timeout: u64,
 }
 
 pub(crate) fn run(context: &Context<'_>, args: &ServeArgs) -> Result<()> {
-    // A port that is taken is told before a model is loaded.
+    args.vllm.check()?;
+    // A port that is taken is told before a model is loaded, and so is all else that is wrong with these flags.
     let listener = args.http.bind(&context.env)?;
-    let keys = args.http.keys(&context.env)?;
-    let step_deadline = step_deadline(&context.env)?;
+    let mut settings = args.http.settings(&context.env)?;
+    let (tls, reloader) = args.http.certificate()?.map(tls::acceptor).transpose()?.unzip();
+    drop(settings.cors.layer()?);
     let engine = args.model.start(context, args.seed)?;
-    let mut settings = args.http.settings(vec![engine.model().name.clone()], keys);
-    if let Some(seconds) = step_deadline {
-        settings.step_deadline = seconds;
-    }
-    let server = Server {
-        service: Arc::new(Service::new(engine, settings)),
-        shutdown_timeout: Duration::from_secs(args.http.shutdown_timeout),
-    };
+    settings.served_names = vec![engine.model().name.clone()];
+    let write_timeout = Duration::from_secs(args.http.write_timeout);
+    let service = Arc::new(Service::new(engine, settings));
+    let listening = Listening { router: routes::router(Arc::clone(&service))?, tls, write_timeout };
+    let shutdown_timeout = Duration::from_secs(args.http.shutdown_timeout);
+    let server = Server { service, listening, reloader, shutdown_timeout };
     runtime()?.block_on(server.run(listener)).map_err(Error::Runtime)
 }
 
@@ -119,26 +150,50 @@ impl HttpFlags {
         Ok(all.filter(|key| !key.is_empty()).collect())
     }
 
-    fn settings(&self, served_names: Vec<String>, api_keys: Vec<String>) -> HttpSettings {
+    /// All but the names, which the model has.
+    fn settings(&self, env: &Env) -> Result<HttpSettings> {
         let is_old = self.compat.is_some();
-        HttpSettings {
-            api_keys,
+        let plain = HttpSettings::new(Vec::new());
+        Ok(HttpSettings {
+            api_keys: self.keys(env)?,
             error_form: if is_old { ErrorForm::Flat } else { ErrorForm::Nested },
             includes_usage: is_old,
             return_tokens_as_token_ids: self.return_tokens_as_token_ids,
             enable_prompt_tokens_details: self.enable_prompt_tokens_details,
             response_role: self.response_role.clone(),
             max_body_bytes: self.max_body_bytes,
+            step_deadline: step_deadline(env)?.unwrap_or(plain.step_deadline),
             has_vllm_metrics: !self.no_vllm_metrics,
             key_limits: KeyLimits {
                 max_requests: self.max_requests_per_key.map(|max| max as usize),
                 tokens_per_minute: self.tokens_per_minute_per_key,
             },
             keys_are_tenants: self.keys_are_tenants,
+            cors: CorsSettings {
+                origins: list(&self.allowed_origins),
+                methods: list(&self.allowed_methods),
+                headers: list(&self.allowed_headers),
+                allow_credentials: self.allow_credentials,
+            },
             is_strict: self.strict,
-            ..HttpSettings::new(served_names)
+            ..plain
+        })
+    }
+
+    fn certificate(&self) -> Result<Option<CertificateFiles>> {
+        match (&self.ssl_certfile, &self.ssl_keyfile) {
+            (Some(certificates), Some(key)) => {
+                Ok(Some(CertificateFiles { certificates: certificates.clone(), key: key.clone() }))
+            }
+            _ => Ok(None),
         }
     }
+}
+
+/// A list as vLLM's flags have it, `["a", "b"]`, or with commas.
+fn list(text: &str) -> Vec<String> {
+    serde_json::from_str(text)
+        .unwrap_or_else(|_| text.split(',').map(|part| part.trim().to_owned()).collect())
 }
 
 /// `VLLM_ENGINE_ITERATION_TIMEOUT_S`.

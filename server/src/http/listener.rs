@@ -1,22 +1,38 @@
 //! Connections.
 
+use std::io;
 use std::time::Duration;
 
 use axum::Router;
 use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
-use hyper_util::server::graceful::GracefulShutdown;
+use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
+use tokio_io_timeout::TimeoutStream;
+use tokio_rustls::TlsAcceptor;
 
 /// How long a client may take to send the head of a request, and to begin the next one.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
+/// How long a handshake may take.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
 /// How long connections are waited for that have nothing to answer any more.
 const CLOSING_PATIENCE: Duration = Duration::from_secs(2);
 
+/// How connections are answered.
+#[derive(Clone)]
+pub(crate) struct Listening {
+    pub(crate) router: Router,
+    pub(crate) tls: Option<TlsAcceptor>,
+    /// How long a client may take none of what is sent to it.
+    pub(crate) write_timeout: Duration,
+}
+
 /// Answers connections until `ended` returns; then those that are open are closed after the answers they wait for.
-pub(crate) async fn serve(listener: TcpListener, router: Router, ended: impl Future<Output = ()>) {
+pub(crate) async fn serve(listener: TcpListener, listening: Listening, ended: impl Future<Output = ()>) {
     let connections = GracefulShutdown::new();
     let mut ended = std::pin::pin!(ended);
     loop {
@@ -24,7 +40,7 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, ended: impl Fut
             biased;
             () = &mut ended => break,
             accepted = listener.accept() => match accepted {
-                Ok((stream, _)) => answer(stream, router.clone(), &connections),
+                Ok((stream, _)) => drop(tokio::spawn(listening.clone().answer(stream, connections.watcher()))),
                 Err(error) => pause_after(&error).await,
             },
         }
@@ -33,23 +49,39 @@ pub(crate) async fn serve(listener: TcpListener, router: Router, ended: impl Fut
     let _ = tokio::time::timeout(CLOSING_PATIENCE, connections.shutdown()).await;
 }
 
-fn answer(stream: TcpStream, router: Router, connections: &GracefulShutdown) {
-    // A token is worth a packet.
-    let _ = stream.set_nodelay(true);
+impl Listening {
+    async fn answer(self, stream: TcpStream, watcher: Watcher) {
+        // A token is worth a packet.
+        let _ = stream.set_nodelay(true);
+        let mut stream = TimeoutStream::new(stream);
+        stream.set_write_timeout(Some(self.write_timeout));
+        let stream = Box::pin(stream);
+        let Some(tls) = self.tls else { return talk(stream, self.router, watcher).await };
+        match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
+            Ok(Ok(stream)) => talk(stream, self.router, watcher).await,
+            Ok(Err(error)) => tracing::debug!(target: "quire::server", "a handshake failed: {error}"),
+            Err(_) => tracing::debug!(target: "quire::server", "a handshake took too long"),
+        }
+    }
+}
+
+/// Answers what comes over one connection. A client that leaves is no error: what it waited for is given up with the
+/// connection.
+async fn talk(
+    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    router: Router,
+    watcher: Watcher,
+) {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
     let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
-    let watched = connections.watch(connection);
-    tokio::spawn(async move {
-        // A client that leaves is no error: what it waited for has been given up with the connection.
-        if let Err(error) = watched.await {
-            tracing::debug!(target: "quire::server", "a connection ended: {error}");
-        }
-    });
+    if let Err(error) = watcher.watch(connection).await {
+        tracing::debug!(target: "quire::server", "a connection ended: {error}");
+    }
 }
 
 /// The process has no more files, or a client left at once: the next one may do better.
-async fn pause_after(error: &std::io::Error) {
+async fn pause_after(error: &io::Error) {
     tracing::warn!(target: "quire::server", "a connection could not be accepted: {error}");
     tokio::time::sleep(Duration::from_millis(50)).await;
 }

@@ -12,6 +12,7 @@ use axum::routing::{any, get, post};
 use super::auth::{self, ApiKeys};
 use super::chat::chat_completions;
 use super::completions::completions;
+use super::cors::CorsError;
 use super::error::{self, ApiError};
 use super::service::Service;
 use super::{debug, metrics, status, tokens};
@@ -45,7 +46,12 @@ const NOT_BUILT: [&str; 24] = [
 ];
 
 /// Everything the server answers.
-pub(crate) fn router(service: Arc<Service>) -> Router {
+///
+/// # Errors
+///
+/// Settings for browsers that no header can be made of.
+pub(crate) fn router(service: Arc<Service>) -> Result<Router, CorsError> {
+    let cors = service.settings.cors.layer()?;
     let keys = ApiKeys::new(&service.settings.api_keys);
     let routes = Router::new()
         .route("/health", get(status::health))
@@ -64,11 +70,13 @@ pub(crate) fn router(service: Arc<Service>) -> Router {
         .route("/reset_prefix_cache", post(debug::reset_prefix_cache))
         .route("/debug/schedule-log", post(debug::schedule_log));
     let routes = NOT_BUILT.iter().fold(routes, |routes, path| routes.route(path, any(not_built)));
-    routes
+    let routes = routes
         .layer(DefaultBodyLimit::max(service.settings.max_body_bytes))
         .layer(middleware::from_fn_with_state(keys, auth::check))
         .layer(middleware::from_fn_with_state(Arc::clone(&service), write_errors))
-        .with_state(service)
+        .layer(cors)
+        .with_state(service);
+    Ok(routes)
 }
 
 async fn not_built(uri: Uri) -> ApiError {

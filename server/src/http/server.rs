@@ -7,12 +7,17 @@ use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
+use super::listener::{self, Listening};
 use super::service::Service;
-use super::{listener, routes, watchdog};
+use super::tls::Reloader;
+use super::watchdog;
 
 /// A server from its first connection to its end.
 pub(crate) struct Server {
     pub(crate) service: Arc<Service>,
+    pub(crate) listening: Listening,
+    /// Looks after the certificate, where connections are secured.
+    pub(crate) reloader: Option<Reloader>,
     /// How long requests may go on once the server was told to end.
     pub(crate) shutdown_timeout: Duration,
 }
@@ -28,33 +33,37 @@ impl Server {
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let address = listener.local_addr()?;
         let names = self.service.settings.served_names.join(", ");
-        tracing::info!(target: "quire::server", "{names} is served on http://{address}");
+        let scheme = if self.listening.tls.is_some() { "https" } else { "http" };
+        tracing::info!(target: "quire::server", "{names} is served on {scheme}://{address}");
         tokio::spawn(watchdog::watch(Arc::clone(&self.service)));
-        let router = routes::router(Arc::clone(&self.service));
-        listener::serve(listener, router, self.drained(&mut stop)).await;
+        if let Some(reloader) = self.reloader {
+            tokio::spawn(reloader.run());
+        }
+        let drained = drained(&self.service, self.shutdown_timeout, &mut stop);
+        listener::serve(listener, self.listening, drained).await;
         tracing::info!(target: "quire::server", "the server has ended");
         Ok(())
     }
+}
 
-    /// Returns when the server was told to end and what was running has ended, or may take no longer.
-    async fn drained(&self, stop: &mut StopSignal) {
-        stop.recv().await;
-        let lifecycle = &self.service.lifecycle;
-        lifecycle.drain();
-        let (num_open, patience) = (lifecycle.num_open(), self.shutdown_timeout);
-        tracing::info!(
-            target: "quire::server",
-            "shutting down: {num_open} requests are answered still, for at most {} s; a second signal ends at once",
-            patience.as_secs()
-        );
-        tokio::select! {
-            () = lifecycle.idle() => {}
-            () = tokio::time::sleep(patience) => {
-                tracing::warn!(target: "quire::server", "{} requests are given up", lifecycle.num_open());
-            }
-            () = stop.recv() => {
-                tracing::warn!(target: "quire::server", "a second signal: {} requests are given up", lifecycle.num_open());
-            }
+/// Returns when the server was told to end and what was running has ended, or may take no longer.
+async fn drained(service: &Service, patience: Duration, stop: &mut StopSignal) {
+    stop.recv().await;
+    let lifecycle = &service.lifecycle;
+    lifecycle.drain();
+    let num_open = lifecycle.num_open();
+    tracing::info!(
+        target: "quire::server",
+        "shutting down: {num_open} requests are answered still, for at most {} s; a second signal ends at once",
+        patience.as_secs()
+    );
+    tokio::select! {
+        () = lifecycle.idle() => {}
+        () = tokio::time::sleep(patience) => {
+            tracing::warn!(target: "quire::server", "{} requests are given up", lifecycle.num_open());
+        }
+        () = stop.recv() => {
+            tracing::warn!(target: "quire::server", "a second signal: {} requests are given up", lifecycle.num_open());
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use std::time::Duration;
 
+use super::cors::CorsSettings;
 use super::error::ErrorForm;
 use super::limits::KeyLimits;
 use super::logprobs::TokenForm;
@@ -29,6 +30,7 @@ pub(crate) struct HttpSettings {
     /// How long a body may take to come.
     pub(crate) body_timeout: Duration,
     pub(crate) key_limits: KeyLimits,
+    pub(crate) cors: CorsSettings,
     /// Whether each key is a tenant: its cached blocks are its own, and policies share the device among keys.
     pub(crate) keys_are_tenants: bool,
     /// Refuses fields without effect.
@@ -51,6 +53,7 @@ impl HttpSettings {
             has_vllm_metrics: true,
             body_timeout: Duration::from_secs(60),
             key_limits: KeyLimits::default(),
+            cors: CorsSettings::default(),
             keys_are_tenants: false,
             is_strict: false,
         }

@@ -1,3 +1,4 @@
+use std::sync::Arc;
 use std::time::Duration;
 
 use serde_json::json;
@@ -5,9 +6,12 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
+use tokio_rustls::TlsAcceptor;
 
 use super::rig::Rig;
-use crate::http::listener;
+use crate::http::CertificateFiles;
+use crate::http::listener::{self, Listening};
+use crate::http::tls;
 
 /// A rig behind a socket.
 pub(super) struct Served {
@@ -23,10 +27,15 @@ impl Served {
     }
 
     pub(super) async fn of(rig: Rig) -> Self {
+        Self::with_tls(rig, None).await
+    }
+
+    async fn with_tls(rig: Rig, tls: Option<TlsAcceptor>) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let (end, ended) = oneshot::channel();
-        let server = tokio::spawn(listener::serve(listener, rig.router(), async move { drop(ended.await) }));
+        let listening = Listening { router: rig.router(), tls, write_timeout: Duration::from_secs(1) };
+        let server = tokio::spawn(listener::serve(listener, listening, async move { drop(ended.await) }));
         Self { rig, address, end, server }
     }
 
@@ -83,4 +92,57 @@ async fn a_server_that_ends_finishes_what_it_answers() {
     assert!(rest.contains("[DONE]"), "{rest}");
     served.server.await.expect("it has ended");
     assert!(TcpStream::connect(served.address).await.is_err());
+}
+
+#[tokio::test]
+async fn a_client_that_takes_nothing_is_given_up() {
+    let served = Served::new().await;
+    // More than what sockets keep on the way.
+    let prompts: Vec<_> = (0..64).map(|i| format!("{i}")).collect();
+    let body = json!({"prompt": prompts, "n": 8, "logprobs": 5, "max_tokens": 150, "ignore_eos": true, "seed": 1, "stream": true});
+    let client = served.send("/v1/completions", body).await;
+    let started = std::time::Instant::now();
+    while served.rig.service.lifecycle.num_open() == 0 && started.elapsed() < Duration::from_secs(10) {
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    while served.rig.service.lifecycle.num_open() > 0 {
+        assert!(started.elapsed() < Duration::from_secs(60), "it is kept for ever");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    served.rig.idle().await;
+    drop(client);
+    served.rig.check_alive().await;
+}
+
+#[tokio::test]
+async fn connections_can_be_secured() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let generated = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
+    let files =
+        CertificateFiles { certificates: folder.path().join("c.pem"), key: folder.path().join("k.pem") };
+    std::fs::write(&files.certificates, generated.cert.pem()).expect("written");
+    std::fs::write(&files.key, generated.signing_key.serialize_pem()).expect("written");
+    let (tls, _) = tls::acceptor(files).expect("both files are good");
+    let served = Served::with_tls(Rig::new(), Some(tls)).await;
+    // A handshake that is torn, and one that is none.
+    drop(served.connect().await);
+    served.connect().await.write_all(b"GET / HTTP/1.1\r\n\r\n").await.expect("sent");
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(generated.cert.der().clone()).expect("a certificate");
+    let config =
+        rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
+            .with_safe_default_protocol_versions()
+            .expect("the provider has them")
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
+    let name = rustls::pki_types::ServerName::try_from("localhost").expect("a name");
+    let mut client = connector.connect(name, served.connect().await).await.expect("a secure connection");
+    client
+        .write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        .await
+        .expect("sent");
+    let mut answer = String::new();
+    client.read_to_string(&mut answer).await.expect("answered");
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }

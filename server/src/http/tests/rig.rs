@@ -56,7 +56,7 @@ impl Rig {
         };
         let engine = AsyncLlm::start(parts).expect("the parts fit together");
         let service = Arc::new(Service::new(Arc::new(engine), settings));
-        let router = routes::router(Arc::clone(&service));
+        let router = routes::router(Arc::clone(&service)).expect("the settings are sound");
         Self { service, control, router }
     }
 

@@ -1,4 +1,5 @@
-use axum::http::StatusCode;
+use axum::body::Body;
+use axum::http::{Request, StatusCode};
 use serde_json::json;
 
 use super::rig::Rig;
@@ -69,4 +70,23 @@ async fn a_request_is_told_why_it_waits() {
     };
     let ((status, _), ()) = tokio::join!(answer, ask);
     assert_eq!(status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn browsers_are_told_what_they_may() {
+    let rig = Rig::new();
+    let preflight = Request::options("/v1/chat/completions")
+        .header("origin", "https://example.org")
+        .header("access-control-request-method", "POST")
+        .header("access-control-request-headers", "authorization,content-type")
+        .body(Body::empty())
+        .expect("a request");
+    let response = rig.send(preflight).await;
+    assert_eq!(response.headers()["access-control-allow-origin"], "*");
+    assert_eq!(response.headers()["access-control-allow-headers"], "authorization,content-type");
+    let wrong = Request::get("/nothing")
+        .header("origin", "https://example.org")
+        .body(Body::empty())
+        .expect("a request");
+    assert_eq!(rig.send(wrong).await.headers()["access-control-allow-origin"], "*", "errors can be read too");
 }
