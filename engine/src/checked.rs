@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use quire_executor::RowSampling;
+use quire_models::TextOptions;
 
 use crate::output::StopReason;
 use crate::params::{ParamError, SamplingParams};
@@ -52,7 +53,7 @@ pub struct CheckedParams {
     max_tokens: Option<u32>,
     stop: Vec<String>,
     include_stop_str_in_output: bool,
-    skip_special_tokens: bool,
+    text_options: Option<TextOptions>,
     bad_words: Vec<String>,
     truncate_prompt_tokens: Option<usize>,
     /// The tokens that end the output, with what is told then.
@@ -85,7 +86,7 @@ impl SamplingParams {
             max_tokens: self.max_tokens.map(|max| u32::try_from(max).unwrap_or(u32::MAX)),
             stop: self.check_stop()?,
             include_stop_str_in_output: self.include_stop_str_in_output,
-            skip_special_tokens: self.skip_special_tokens,
+            text_options: self.text_options(),
             bad_words: self.check_bad_words()?,
             truncate_prompt_tokens: self.check_truncation()?,
             end_tokens,
@@ -106,18 +107,11 @@ impl SamplingParams {
     }
 
     fn check_not_built(&self) -> Result<(), ParamError> {
-        let shown = |value: String, is_used: bool| is_used.then_some(value);
-        let fields = [
-            ("structured_outputs", self.structured_outputs.as_ref().map(ToString::to_string), "none"),
-            ("detokenize", shown("false".to_owned(), !self.detokenize), "true"),
-            (
-                "spaces_between_special_tokens",
-                shown("false".to_owned(), !self.spaces_between_special_tokens),
-                "true",
-            ),
-        ];
-        match fields.into_iter().find_map(|(field, value, rule)| Some((field, value?, rule))) {
-            Some((field, value, rule)) => Err(ParamError::NotBuilt { field, value, rule }),
+        match &self.structured_outputs {
+            Some(given) => {
+                let (field, value, rule) = ("structured_outputs", given.to_string(), "none");
+                Err(ParamError::NotBuilt { field, value, rule })
+            }
             None => Ok(()),
         }
     }
@@ -222,7 +216,21 @@ impl SamplingParams {
         }
     }
 
+    fn text_options(&self) -> Option<TextOptions> {
+        self.detokenize.then_some(TextOptions {
+            skip_special_tokens: self.skip_special_tokens,
+            spaces_between_special_tokens: self.spaces_between_special_tokens,
+        })
+    }
+
     fn check_stop(&self) -> Result<Vec<String>, ParamError> {
+        if !self.detokenize && !self.stop.is_empty() {
+            return refuse(
+                "stop",
+                format!("{:?}", self.stop),
+                "none where detokenize is false: there is no text to search",
+            );
+        }
         if self.stop.iter().any(String::is_empty) {
             return refuse("stop", format!("{:?}", self.stop), "no empty string");
         }
@@ -278,9 +286,9 @@ impl CheckedParams {
         self.include_stop_str_in_output
     }
 
-    /// Whether special tokens are left out of the text.
-    pub fn skip_special_tokens(&self) -> bool {
-        self.skip_special_tokens
+    /// How tokens become text; none where they do not.
+    pub fn text_options(&self) -> Option<TextOptions> {
+        self.text_options
     }
 
     /// Words that must not be generated.
@@ -412,9 +420,9 @@ mod tests {
         ("min_tokens", "[0, 16]", "[17]", "[-1, 1.5]"),
         ("logprobs", "[0, 20, true, false]", "[-2, 21]", r#"["1", 1.5]"#),
         ("prompt_logprobs", "[0, 20, true, false]", "[-2, 21]", r#"["1", 1.5]"#),
-        ("detokenize", "[true]", "[]", "[1]"),
+        ("detokenize", "[true, false]", "[]", "[1]"),
         ("skip_special_tokens", "[true, false]", "[]", "[1]"),
-        ("spaces_between_special_tokens", "[true]", "[]", "[1]"),
+        ("spaces_between_special_tokens", "[true, false]", "[]", "[1]"),
         ("truncate_prompt_tokens", "[-1, 1, 1000000]", "[0, -2]", r#"["1", 1.5]"#),
         ("logit_bias", r#"[{}, {"0": 1}, {"99": -1000}]"#, r#"[{"100": 1}]"#, r#"[[1], {"a": 1}]"#),
         ("allowed_token_ids", "[[0], [99]]", "[[], [100]]", r#"[["a"], [-1]]"#),

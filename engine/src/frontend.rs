@@ -91,7 +91,7 @@ impl Frontend {
         if let Some(&given) = token_ids.iter().find(|&&id| id as usize >= vocab_size) {
             return Err(Error::TokenId { given, vocab_size });
         }
-        guarded("detokenizing", || Ok(self.tokenizer()?.decode(token_ids).map_err(tokenizer_error)?))
+        guarded("detokenizing", || Ok(self.tokenizer()?.decode(token_ids)))
     }
 
     fn try_prepare(&self, request: Request, arrival: Time) -> Result<Prepared> {
@@ -104,7 +104,7 @@ impl Frontend {
             target: "quire::engine",
             request_id = %request.id, num_prompt_tokens = token_ids.len(), seed, "tokenized"
         );
-        let detokenizer = self.decoder.detokenizer(&token_ids, params.skip_special_tokens());
+        let detokenizer = self.decoder.detokenizer(&token_ids, params.text_options());
         let salt = self.salt(&request.tenant, &request.cache_salt, params.prompt_logprobs().is_some());
         let sequence = NewSequence {
             hashes: Some(self.hasher.hash(&token_ids, salt)),

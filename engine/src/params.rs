@@ -50,9 +50,9 @@ pub struct SamplingParams {
     pub prompt_logprobs: Option<i64>,
     /// Whether special tokens are left out of the text.
     pub skip_special_tokens: bool,
-    /// Whether tokens are turned into text at all. Not built: must be true.
+    /// Whether tokens are turned into text at all. Stop strings need it.
     pub detokenize: bool,
-    /// Whether special tokens in the text are set off by spaces. Only the value true is built.
+    /// Whether an added token that follows another is set off by a space, where the tokenizer puts spaces between tokens.
     pub spaces_between_special_tokens: bool,
     /// Words that must not be generated, as the beginning of a word or within one. Words of one token are built.
     pub bad_words: Vec<String>,

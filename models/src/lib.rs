@@ -31,7 +31,7 @@
 //!
 //! let tokenizer = checkpoint.tokenizer()?;
 //! let ids = tokenizer.encode("the inner one", EncodeOptions::default())?;
-//! assert_eq!(tokenizer.decode(&ids)?, "the inner one");
+//! assert_eq!(tokenizer.decode(&ids), "the inner one");
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -77,4 +77,7 @@ pub use config::{
 };
 pub use error::{Error, Result};
 pub use mmap::{MappedFile, MappedRange, TensorBytes};
-pub use tokenizer::{ChatTemplates, EncodeOptions, NamedTokens, SpecialTokens, Tokenizer, TokenizerError};
+pub use tokenizer::{
+    ChatTemplates, EncodeOptions, NamedTokens, SpecialTokens, TextOptions, TextStream, Tokenizer,
+    TokenizerError,
+};

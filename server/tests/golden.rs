@@ -167,7 +167,7 @@ fn tokenizer_equals_the_reference(path: &Path, golden: &str) {
         let ids =
             tokenizer.encode(&case.text, encode_options(SpecialTokens::Recognized)).expect("text is text");
         assert_eq!(ids, case.ids, "{}", case.name);
-        let decoded = tokenizer.decode(&case.ids).expect("ids are ids");
+        let decoded = tokenizer.decode(&case.ids);
         assert_eq!(&decoded, case.decoded.as_ref().unwrap_or(&case.text), "{} back", case.name);
         let as_text =
             tokenizer.encode(&case.text, encode_options(SpecialTokens::AsText)).expect("text is text");

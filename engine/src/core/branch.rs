@@ -8,7 +8,7 @@ use quire_scheduler::{FinishReason as SeqFinish, FinishedSequence, Time};
 use crate::checked::CheckedParams;
 use crate::clock::ms_between;
 use crate::output::{CompletionOutput, Delta, FinishReason, StopReason, TokenLogprob, TokenLogprobs};
-use crate::text::{Detokenizer, StopOutcome, StopStrings, TextDecoder};
+use crate::text::{Detokenizer, StopStrings, TextDecoder};
 
 /// An output that is being generated. Its tokens lie in the scheduler.
 pub(super) struct Branch {
@@ -21,6 +21,8 @@ pub(super) struct Branch {
     is_streamed: bool,
     num_tokens: u32,
     text: String,
+    /// The text of the newest token.
+    piece: String,
     /// What has not been sent.
     unsent: Delta,
     logprobs: Option<Vec<TokenLogprobs>>,
@@ -59,6 +61,7 @@ impl Branch {
             is_streamed,
             num_tokens: 0,
             text: String::new(),
+            piece: String::new(),
             first_token: None,
             last_token: Time::ZERO,
             last_gap: None,
@@ -109,8 +112,7 @@ impl Branch {
     /// The end: what was left to be shown, and all there is once more.
     pub(super) fn end(mut self, finished: FinishedSequence, reason: FinishReason) -> (Delta, EndedBranch) {
         if !self.text_is_cut {
-            let rest = self.stop.flush() + &self.detokenizer.flush();
-            self.append(&rest);
+            self.flush_text();
         }
         let delta = Delta {
             finish_reason: Some(reason),
@@ -138,35 +140,39 @@ impl Branch {
         let may_stop = self.num_tokens >= self.params.min_tokens();
         if may_stop && let Some(reason) = self.params.ends_with(token_id) {
             if self.params.include_stop_str_in_output() {
-                let piece = self.detokenizer.push(token_id);
-                self.take_text(&piece, false);
+                self.take_text(token_id, false);
             }
             self.stop_reason = reason;
             return Some(SeqFinish::Stop);
         }
-        let piece = self.detokenizer.push(token_id);
-        self.take_text(&piece, may_stop)
+        self.take_text(token_id, may_stop)
     }
 
-    fn take_text(&mut self, piece: &str, may_stop: bool) -> Option<SeqFinish> {
-        match self.stop.push(piece, may_stop) {
-            StopOutcome::Text(text) => {
-                self.append(&text);
-                None
-            }
-            StopOutcome::Stopped { text, index } => {
-                self.append(&text);
-                self.text_is_cut = true;
-                self.stop_reason = Some(StopReason::Text(self.stop.get(index).to_owned()));
-                Some(SeqFinish::Stop)
-            }
-        }
+    /// Takes the text of a token, and says whether a stop string ends it.
+    fn take_text(&mut self, token_id: u32, may_stop: bool) -> Option<SeqFinish> {
+        self.piece.clear();
+        self.detokenizer.push(token_id, &mut self.piece);
+        let num_old = self.text.len();
+        let stopped = self.stop.push(&self.piece, may_stop, &mut self.text);
+        self.note_text(num_old);
+        let index = stopped?;
+        self.text_is_cut = true;
+        self.stop_reason = Some(StopReason::Text(self.stop.get(index).to_owned()));
+        Some(SeqFinish::Stop)
     }
 
-    fn append(&mut self, text: &str) {
-        self.text.push_str(text);
+    /// What was held back is text after all.
+    fn flush_text(&mut self) {
+        let num_old = self.text.len();
+        self.stop.flush(&mut self.text);
+        self.detokenizer.flush(&mut self.text);
+        self.note_text(num_old);
+    }
+
+    /// The text from there on is new.
+    fn note_text(&mut self, start: usize) {
         if self.is_streamed {
-            self.unsent.text.push_str(text);
+            self.unsent.text.push_str(&self.text[start..]);
         }
     }
 

@@ -55,7 +55,7 @@ impl EngineCore {
 
     fn join(&mut self, first: SeqId, seq: SeqId, prompt: &[u32]) {
         let Some(request) = self.requests.get(first) else { return };
-        let detokenizer = self.decoder.detokenizer(prompt, request.params.skip_special_tokens());
+        let detokenizer = self.decoder.detokenizer(prompt, request.params.text_options());
         let key = request.key;
         self.requests.branch(key, seq, detokenizer);
     }

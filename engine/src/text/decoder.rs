@@ -2,11 +2,7 @@
 
 use std::sync::Arc;
 
-use quire_models::Tokenizer;
-use tokenizers::DecoderWrapper;
-
-use super::byte_level::ByteLevelDetokenizer;
-use super::window::WindowDetokenizer;
+use quire_models::{TextOptions, TextStream, Tokenizer};
 
 /// Tokens of the prompt that a text may depend on.
 const NUM_CONTEXT: usize = 5;
@@ -14,11 +10,11 @@ const NUM_CONTEXT: usize = 5;
 /// Turns the tokens of one output into text, as they come. Joined, the pieces are the text; none ends inside a
 /// character. A token outside of the vocabulary is nothing.
 pub(crate) trait Detokenizer: Send {
-    /// Takes a token; what is certain to be text now.
-    fn push(&mut self, token_id: u32) -> String;
+    /// Takes a token; appends what is certain to be text now.
+    fn push(&mut self, token_id: u32, text: &mut String);
 
-    /// The end: what was waiting for a continuation.
-    fn flush(&mut self) -> String;
+    /// The end: appends what was waiting for a continuation.
+    fn flush(&mut self, text: &mut String);
 
     /// Whether it never makes text: then no token waits for any.
     fn is_silent(&self) -> bool {
@@ -30,48 +26,56 @@ pub(crate) trait Detokenizer: Send {
 #[derive(Clone)]
 pub(crate) struct TextDecoder {
     tokenizer: Option<Arc<Tokenizer>>,
-    is_byte_level: bool,
 }
 
 impl TextDecoder {
     pub(crate) fn new(tokenizer: Option<Arc<Tokenizer>>) -> Self {
-        let decoder = tokenizer.as_ref().and_then(|tokenizer| tokenizer.inner().get_decoder());
-        let is_byte_level = matches!(decoder, Some(DecoderWrapper::ByteLevel(_)));
-        Self { tokenizer, is_byte_level }
+        Self { tokenizer }
     }
 
     pub(crate) fn tokenizer(&self) -> Option<&Tokenizer> {
         self.tokenizer.as_deref()
     }
 
-    /// For an output that continues `prompt`.
-    pub(crate) fn detokenizer(&self, prompt: &[u32], skip_special_tokens: bool) -> Box<dyn Detokenizer> {
+    /// For an output that continues `prompt`. Without options it makes no text.
+    pub(crate) fn detokenizer(&self, prompt: &[u32], options: Option<TextOptions>) -> Box<dyn Detokenizer> {
+        let (Some(tokenizer), Some(options)) = (self.tokenizer.clone(), options) else {
+            return Box::new(NoText);
+        };
         let context = &prompt[prompt.len().saturating_sub(NUM_CONTEXT)..];
-        let Some(tokenizer) = self.tokenizer.clone() else { return Box::new(NoText) };
-        match self.is_byte_level {
-            true => Box::new(ByteLevelDetokenizer::new(tokenizer, context, skip_special_tokens)),
-            false => Box::new(WindowDetokenizer::new(tokenizer, context, skip_special_tokens)),
-        }
+        let stream = TextStream::after(&tokenizer, context, options);
+        Box::new(StreamDetokenizer { tokenizer, stream })
     }
 
     /// A token alone: parts of a character show as U+FFFD, special tokens as they are written.
     pub(crate) fn token_text(&self, token_id: u32) -> String {
-        let text = self.tokenizer.as_ref().map(|tokenizer| tokenizer.decode(&[token_id]));
-        text.and_then(Result::ok).unwrap_or_default()
+        self.tokenizer.as_ref().map_or_else(String::new, |tokenizer| tokenizer.decode(&[token_id]))
     }
 }
 
-/// The detokenizer of a model without a tokenizer.
+/// The text of a tokenizer.
+struct StreamDetokenizer {
+    tokenizer: Arc<Tokenizer>,
+    stream: TextStream,
+}
+
+impl Detokenizer for StreamDetokenizer {
+    fn push(&mut self, token_id: u32, text: &mut String) {
+        self.stream.push(&self.tokenizer, token_id, text);
+    }
+
+    fn flush(&mut self, text: &mut String) {
+        self.stream.flush(&self.tokenizer, text);
+    }
+}
+
+/// The detokenizer of a model without a tokenizer, and of a request that wants no text.
 struct NoText;
 
 impl Detokenizer for NoText {
-    fn push(&mut self, _token_id: u32) -> String {
-        String::new()
-    }
+    fn push(&mut self, _token_id: u32, _text: &mut String) {}
 
-    fn flush(&mut self) -> String {
-        String::new()
-    }
+    fn flush(&mut self, _text: &mut String) {}
 
     fn is_silent(&self) -> bool {
         true
@@ -122,12 +126,23 @@ mod tests {
         }))
     }
 
+    fn options(skip_special_tokens: bool) -> Option<TextOptions> {
+        Some(TextOptions { skip_special_tokens, ..TextOptions::default() })
+    }
+
     fn pieces(tokenizer: &Arc<Tokenizer>, ids: &[u32], skip_special_tokens: bool) -> Vec<String> {
         let decoder = TextDecoder::new(Some(Arc::clone(tokenizer)));
-        let mut detokenizer = decoder.detokenizer(&[], skip_special_tokens);
-        let mut pieces: Vec<String> = ids.iter().map(|&id| detokenizer.push(id)).collect();
-        pieces.push(detokenizer.flush());
+        let mut detokenizer = decoder.detokenizer(&[], options(skip_special_tokens));
+        let mut pieces: Vec<String> = ids.iter().map(|&id| piece(detokenizer.as_mut(), id)).collect();
+        pieces.push(String::new());
+        detokenizer.flush(pieces.last_mut().unwrap());
         pieces
+    }
+
+    fn piece(detokenizer: &mut dyn Detokenizer, id: u32) -> String {
+        let mut piece = String::new();
+        detokenizer.push(id, &mut piece);
+        piece
     }
 
     #[test]
@@ -140,15 +155,15 @@ mod tests {
         assert_eq!(pieces(&tokenizer, &with_special, true).concat(), "Hello world");
         assert_eq!(pieces(&tokenizer, &with_special, false).concat(), "Hello<s> world");
         let invalid = [1, byte_token(0xFF), 2];
-        assert_eq!(pieces(&tokenizer, &invalid, true), ["Hello", "", "\u{FFFD} world", ""]);
+        assert_eq!(pieces(&tokenizer, &invalid, true), ["Hello", "\u{FFFD}", " world", ""]);
     }
 
     #[test]
     fn a_character_begun_by_the_prompt_is_finished() {
         let tokenizer = open(&TinyTokenizer::json());
         let bytes: Vec<u32> = "é".bytes().map(TinyTokenizer::byte).collect();
-        let mut detokenizer = TextDecoder::new(Some(tokenizer)).detokenizer(&bytes[..1], true);
-        assert_eq!(detokenizer.push(bytes[1]), "é");
+        let mut detokenizer = TextDecoder::new(Some(tokenizer)).detokenizer(&bytes[..1], options(true));
+        assert_eq!(piece(detokenizer.as_mut(), bytes[1]), "é");
     }
 
     proptest! {
@@ -159,21 +174,20 @@ mod tests {
             let ids: Vec<u32> = bytes.iter().map(|&byte| TinyTokenizer::byte(byte)).collect();
             let whole = pieces(&tokenizer, &ids, true).concat();
             prop_assert_eq!(&whole, &String::from_utf8_lossy(&bytes));
-            prop_assert_eq!(whole, tokenizer.decode(&ids).unwrap());
+            prop_assert_eq!(whole, tokenizer.decode(&ids));
         }
 
         /// Words and characters written in bytes give the text of all tokens at once, in whole characters.
         #[test]
         fn window_pieces_make_the_whole(
             parts in proptest::collection::vec(prop_oneof![(1..6_u32).prop_map(|id| vec![id]),
-                any::<char>().prop_filter("stands for bytes that are none", |&c| c != char::REPLACEMENT_CHARACTER).prop_map(|c| c.to_string().bytes().map(byte_token).collect())], 0..12),
+                any::<char>().prop_map(|c| c.to_string().bytes().map(byte_token).collect())], 0..12),
         ) {
             let tokenizer = sentence_piece();
             let ids = parts.concat();
             let pieces = pieces(&tokenizer, &ids, true);
-            let is_whole = |piece: &String| !piece.contains(char::REPLACEMENT_CHARACTER);
-            prop_assert!(pieces.iter().all(is_whole));
-            prop_assert_eq!(pieces.concat(), tokenizer.decode(&ids).unwrap());
+            prop_assert_eq!(&pieces.concat(), &tokenizer.decode(&ids));
+            prop_assert_eq!(pieces.concat(), tokenizer.inner().decode(&ids, true).unwrap());
         }
     }
 }

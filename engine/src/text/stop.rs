@@ -12,20 +12,6 @@ pub(crate) struct StopStrings {
     held: String,
 }
 
-/// What a piece of text led to.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum StopOutcome {
-    /// More text to show, perhaps none.
-    Text(String),
-    /// The last text to show, and the stop string that was met.
-    Stopped {
-        /// The text, with the stop string only where it is to be included.
-        text: String,
-        /// Its place in the list.
-        index: usize,
-    },
-}
-
 impl StopStrings {
     /// `stops` holds no empty string.
     pub(crate) fn new(stops: Vec<String>, include_in_output: bool) -> Self {
@@ -37,23 +23,34 @@ impl StopStrings {
         &self.stops[index]
     }
 
-    /// Takes the next piece. `may_stop` is false before `min_tokens`: then nothing ends the text, but a stop string
+    /// Takes the next piece; appends what can be shown to `shown`. The place of the stop string that ends the text, if one
+    /// does: then nothing is left. `may_stop` is false before `min_tokens`: nothing ends the text then, but a stop string
     /// may begin.
-    pub(crate) fn push(&mut self, piece: &str, may_stop: bool) -> StopOutcome {
+    pub(crate) fn push(&mut self, piece: &str, may_stop: bool, shown: &mut String) -> Option<usize> {
+        if self.stops.is_empty() || piece.is_empty() {
+            shown.push_str(piece);
+            return None;
+        }
         let num_old = self.held.len();
         self.held.push_str(piece);
-        if may_stop && let Some((start, index)) = self.find(num_old) {
-            let end = start + self.stops[index].len();
-            self.held.truncate(if self.include_in_output { end } else { start });
-            return StopOutcome::Stopped { text: std::mem::take(&mut self.held), index };
+        let found = if may_stop { self.find(num_old) } else { None };
+        let end = match found {
+            Some((start, index)) if self.include_in_output => start + self.stops[index].len(),
+            Some((start, _)) => start,
+            None => self.held.len() - self.live_len(),
+        };
+        shown.push_str(&self.held[..end]);
+        self.held.drain(..end);
+        if found.is_some() {
+            self.held.clear();
         }
-        let held = self.held.split_off(self.held.len() - self.live_len());
-        StopOutcome::Text(std::mem::replace(&mut self.held, held))
+        found.map(|(_, index)| index)
     }
 
-    /// The end: what was held back in vain.
-    pub(crate) fn flush(&mut self) -> String {
-        std::mem::take(&mut self.held)
+    /// The end: appends what was held back in vain.
+    pub(crate) fn flush(&mut self, shown: &mut String) {
+        shown.push_str(&self.held);
+        self.held.clear();
     }
 
     /// The earliest match that ends after the first `num_old` bytes.
@@ -88,15 +85,13 @@ mod tests {
         let mut stop = StopStrings::new(stops.iter().map(|&stop| stop.to_owned()).collect(), include);
         let mut shown = Vec::new();
         for piece in pieces {
-            match stop.push(piece, true) {
-                StopOutcome::Text(text) => shown.push(text),
-                StopOutcome::Stopped { text, index } => {
-                    shown.push(text);
-                    return (shown, Some(stop.get(index).to_owned()));
-                }
+            shown.push(String::new());
+            if let Some(index) = stop.push(piece, true, shown.last_mut().unwrap()) {
+                return (shown, Some(stop.get(index).to_owned()));
             }
         }
-        shown.push(stop.flush());
+        shown.push(String::new());
+        stop.flush(shown.last_mut().unwrap());
         (shown, None)
     }
 
@@ -124,10 +119,15 @@ mod tests {
     #[test]
     fn nothing_stops_before_it_may_but_a_stop_string_may_begin() {
         let mut stop = StopStrings::new(vec!["abcde".into(), "cd".into()], false);
-        assert_eq!(stop.push("abcd", false), StopOutcome::Text(String::new()));
-        assert_eq!(stop.push("x", true), StopOutcome::Text("abcdx".into()));
-        assert_eq!(stop.push("abcd", false), StopOutcome::Text(String::new()));
-        assert_eq!(stop.push("e", true), StopOutcome::Stopped { text: String::new(), index: 0 });
+        let mut push = |piece, may_stop| {
+            let mut shown = String::new();
+            let index = stop.push(piece, may_stop, &mut shown);
+            (shown, index)
+        };
+        assert_eq!(push("abcd", false), (String::new(), None));
+        assert_eq!(push("x", true), ("abcdx".into(), None));
+        assert_eq!(push("abcd", false), (String::new(), None));
+        assert_eq!(push("e", true), (String::new(), Some(0)));
     }
 
     /// The rule in plain words: after each piece look through all the text.
@@ -158,21 +158,15 @@ mod tests {
             let (mut shown, mut seen, mut reason) = (String::new(), String::new(), None);
             for piece in &pieces {
                 seen.push_str(piece);
-                match stop.push(piece, true) {
-                    StopOutcome::Text(text) => {
-                        shown.push_str(&text);
-                        let held = &seen[shown.len()..];
-                        prop_assert!(held.is_empty() || stops.iter().any(|stop| stop.starts_with(held)));
-                    }
-                    StopOutcome::Stopped { text, index } => {
-                        shown.push_str(&text);
-                        reason = Some(stops[index].clone());
-                        break;
-                    }
+                if let Some(index) = stop.push(piece, true, &mut shown) {
+                    reason = Some(stops[index].clone());
+                    break;
                 }
+                let held = &seen[shown.len()..];
+                prop_assert!(held.is_empty() || stops.iter().any(|stop| stop.starts_with(held)));
             }
             if reason.is_none() {
-                shown.push_str(&stop.flush());
+                stop.flush(&mut shown);
             }
             prop_assert_eq!((shown, reason), plain(&stops, include, &pieces));
         }

@@ -133,6 +133,20 @@ fn special_tokens_are_skipped_on_request() {
 }
 
 #[test]
+fn without_detokenizing_tokens_come_one_by_one_and_there_is_no_text() {
+    let rig = RigSpec::default().start_with_bytes("abc");
+    let params = SamplingParams { detokenize: false, ..stop(&[]) };
+    let (pieces, output) = rig.stream(params.clone());
+    assert_eq!(pieces, ["", "", "", ""]);
+    check(&output, "", FinishReason::Stop, None);
+    assert_eq!(output.outputs[0].token_ids.len(), 4);
+    let with_stop = SamplingParams { stop: vec!["b".into()], ..params };
+    let error = rig.llm.generate(["x"], &with_stop).unwrap_err();
+    let cause = std::error::Error::source(&error).unwrap().to_string();
+    assert!(cause.contains("stop is [\"b\"]: expected none where detokenize is false"), "{cause}");
+}
+
+#[test]
 fn logprobs_come_with_each_token_and_for_the_prompt() {
     let rig = RigSpec::default().start_with_bytes("abc");
     let params = SamplingParams { logprobs: Some(2), prompt_logprobs: Some(0), ..stop(&[]) };

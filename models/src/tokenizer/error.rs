@@ -79,7 +79,4 @@ pub enum TokenizerError {
     /// A text that has no ids.
     #[error("the text cannot be encoded")]
     Encode(#[source] tokenizers::Error),
-    /// Ids that have no text.
-    #[error("the ids cannot be decoded")]
-    Decode(#[source] tokenizers::Error),
 }

@@ -6,6 +6,7 @@ mod hf;
 mod pre_tokenizer;
 mod sentence_piece;
 mod template;
+mod text;
 mod word_piece;
 
 use std::collections::BTreeSet;
@@ -16,8 +17,11 @@ use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
 use crate::gguf::Gguf;
 
+use text::Pieces;
+
 pub use error::TokenizerError;
 pub use template::ChatTemplates;
+pub use text::{TextOptions, TextStream};
 
 /// A tokenizer with what its model says about special tokens.
 #[derive(Debug)]
@@ -25,6 +29,8 @@ pub struct Tokenizer {
     inner: tokenizers::Tokenizer,
     /// The same, blind for special tokens in a text; made when first needed.
     blind: OnceLock<Box<tokenizers::Tokenizer>>,
+    /// What its tokens stand for; made when first needed.
+    pieces: OnceLock<Option<Pieces>>,
     named: NamedTokens,
     eos_token_ids: BTreeSet<u32>,
 }
@@ -86,7 +92,7 @@ impl Tokenizer {
 
     pub(crate) fn new(inner: tokenizers::Tokenizer, named: NamedTokens) -> Self {
         let eos_token_ids = named.eos.iter().filter_map(|text| inner.token_to_id(text)).collect();
-        Self { inner, blind: OnceLock::new(), named, eos_token_ids }
+        Self { inner, blind: OnceLock::new(), pieces: OnceLock::new(), named, eos_token_ids }
     }
 
     /// The ids of a text.
@@ -103,20 +109,29 @@ impl Tokenizer {
         Ok(encoding.get_ids().to_vec())
     }
 
-    /// The text of `ids`, special tokens included.
-    ///
-    /// # Errors
-    /// [`TokenizerError::Decode`] where the tokenizer cannot put them together.
-    pub fn decode(&self, ids: &[u32]) -> Result<String, TokenizerError> {
-        self.inner.decode(ids, false).map_err(TokenizerError::Decode)
+    /// The text of `ids`, special tokens included, as [`TextStream`] gives it piece by piece: ids outside of the
+    /// vocabulary are nothing; bytes that no character can have are one U+FFFD for each maximal part of a character.
+    pub fn decode(&self, ids: &[u32]) -> String {
+        self.decode_with(ids, TextOptions::default())
     }
 
     /// The text of `ids` without special tokens.
-    ///
-    /// # Errors
-    /// As [`Tokenizer::decode`].
-    pub fn decode_plain(&self, ids: &[u32]) -> Result<String, TokenizerError> {
-        self.inner.decode(ids, true).map_err(TokenizerError::Decode)
+    pub fn decode_plain(&self, ids: &[u32]) -> String {
+        self.decode_with(ids, TextOptions { skip_special_tokens: true, ..TextOptions::default() })
+    }
+
+    /// The text of `ids`.
+    pub fn decode_with(&self, ids: &[u32], options: TextOptions) -> String {
+        let (mut stream, mut text) = (TextStream::new(options), String::with_capacity(4 * ids.len()));
+        ids.iter().for_each(|&id| stream.push(self, id, &mut text));
+        stream.flush(self, &mut text);
+        text
+    }
+
+    /// The bytes of a token within a text, special ones as they are written. None for an id outside of the vocabulary,
+    /// and where tokens cannot be looked at one by one.
+    pub fn token_bytes(&self, id: u32) -> Option<&[u8]> {
+        self.pieces()?.bytes_of(id)
     }
 
     /// The tokenizer itself, for decoding a stream or compiling a grammar.
@@ -148,11 +163,23 @@ impl Tokenizer {
 
     /// Whether a token is special: hidden from text that skips those.
     pub fn is_special(&self, id: u32) -> bool {
+        if let Some(pieces) = self.pieces() {
+            return pieces.is_special(id);
+        }
         self.inner
             .get_added_vocabulary()
             .get_added_tokens_decoder()
             .get(&id)
             .is_some_and(|token| token.special)
+    }
+
+    /// Whether there is a token of that id.
+    fn has_token(&self, id: u32) -> bool {
+        self.inner.id_to_token(id).is_some()
+    }
+
+    fn pieces(&self) -> Option<&Pieces> {
+        self.pieces.get_or_init(|| Pieces::of(&self.inner)).as_ref()
     }
 
     fn blind(&self) -> &tokenizers::Tokenizer {

@@ -2,41 +2,70 @@
 
 /// Collects bytes and gives out whole characters. What can never become one is given out as U+FFFD, one for each
 /// maximal part of a character (Unicode Standard 3.9, table 3-8), as when all bytes are decoded at once.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default)]
 pub(super) struct Utf8Stream {
-    /// The beginning of a character, at most 3 bytes.
-    partial: Vec<u8>,
+    /// The beginning of a character: `partial[..num_partial]`.
+    partial: [u8; 4],
+    num_partial: usize,
 }
 
 impl Utf8Stream {
-    /// Appends `bytes`; the characters that are complete now go to `text`.
-    pub(super) fn push(&mut self, bytes: &[u8], text: &mut String) {
-        self.partial.extend_from_slice(bytes);
-        let mut rest = self.partial.as_slice();
-        loop {
-            match std::str::from_utf8(rest) {
-                Ok(valid) => {
-                    text.push_str(valid);
-                    rest = &[];
-                    break;
-                }
-                Err(error) => {
-                    let (valid, after) = rest.split_at(error.valid_up_to());
-                    text.push_str(std::str::from_utf8(valid).expect("it was found valid"));
-                    rest = after;
-                    let Some(num_invalid) = error.error_len() else { break };
-                    text.push(char::REPLACEMENT_CHARACTER);
-                    rest = &rest[num_invalid..];
-                }
+    /// Appends the characters to `text` that are complete with `bytes`.
+    pub(super) fn push(&mut self, mut bytes: &[u8], text: &mut String) {
+        while self.num_partial > 0
+            && let Some((&byte, rest)) = bytes.split_first()
+        {
+            if self.extend(byte, text) {
+                bytes = rest;
             }
         }
-        self.partial = rest.to_vec();
+        self.push_from_start(bytes, text);
     }
 
     /// Gives out what is left: the beginning of a character that will not be completed.
     pub(super) fn flush(&mut self, text: &mut String) {
-        if !std::mem::take(&mut self.partial).is_empty() {
+        if std::mem::take(&mut self.num_partial) > 0 {
             text.push(char::REPLACEMENT_CHARACTER);
+        }
+    }
+
+    /// The next byte of a character that has begun. False if it is none: then it begins something else.
+    fn extend(&mut self, byte: u8, text: &mut String) -> bool {
+        self.partial[self.num_partial] = byte;
+        match std::str::from_utf8(&self.partial[..=self.num_partial]) {
+            Ok(character) => {
+                text.push_str(character);
+                self.num_partial = 0;
+                true
+            }
+            Err(error) if error.error_len().is_none() => {
+                self.num_partial += 1;
+                true
+            }
+            Err(_) => {
+                text.push(char::REPLACEMENT_CHARACTER);
+                self.num_partial = 0;
+                false
+            }
+        }
+    }
+
+    /// Bytes in front of which no character has begun.
+    fn push_from_start(&mut self, mut bytes: &[u8], text: &mut String) {
+        loop {
+            let error = match std::str::from_utf8(bytes) {
+                Ok(valid) => return text.push_str(valid),
+                Err(error) => error,
+            };
+            let (valid, rest) = bytes.split_at(error.valid_up_to());
+            text.push_str(std::str::from_utf8(valid).expect("it was found valid"));
+            let Some(num_invalid) = error.error_len() else {
+                self.partial[..rest.len()].copy_from_slice(rest);
+                self.num_partial = rest.len();
+                return;
+            };
+            text.push(char::REPLACEMENT_CHARACTER);
+            bytes = &rest[num_invalid..];
         }
     }
 }
