@@ -43,6 +43,7 @@
 //! - Nobody who is gone can hold up the engine, and the engine's end holds up nobody.
 
 mod async_llm;
+pub mod chat;
 mod checked;
 mod client;
 mod clock;

@@ -1,0 +1,87 @@
+//! Tools that a model may call.
+
+use serde_json::Value;
+
+/// A tool, as a chat request describes it.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Tool {
+    /// Its name.
+    pub name: String,
+    /// The JSON schema of its arguments. A tool without one takes none.
+    pub parameters: Option<Value>,
+}
+
+/// What is wrong with tools or with the choice among them.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum ToolError {
+    /// Something of another form than expected.
+    #[error("{field}: expected {expected}, given {given}")]
+    Form {
+        /// Where it stands.
+        field: String,
+        /// What should be there.
+        expected: &'static str,
+        /// What is there.
+        given: String,
+    },
+    /// Two tools with one name.
+    #[error("tools: {name:?} is there twice")]
+    Twice {
+        /// The name.
+        name: String,
+    },
+    /// A choice of a tool that there is not.
+    #[error("tool_choice: there is no tool {name:?}; there are {known}")]
+    Unknown {
+        /// The name given.
+        name: String,
+        /// Those there are.
+        known: String,
+    },
+    /// A choice that needs tools, without any.
+    #[error("tool_choice: {given} needs tools, and there are none")]
+    NoTools {
+        /// The choice.
+        given: &'static str,
+    },
+}
+
+impl Tool {
+    /// Reads the `tools` of a chat request: a list of `{"type": "function", "function": {"name": ..., "parameters": ...}}`.
+    ///
+    /// # Errors
+    ///
+    /// [`ToolError::Form`], [`ToolError::Twice`].
+    pub fn list(tools: &Value) -> Result<Vec<Self>, ToolError> {
+        let list = tools.as_array().ok_or_else(|| form("tools", "a list", tools))?;
+        let mut read: Vec<Self> = Vec::with_capacity(list.len());
+        for (index, tool) in list.iter().enumerate() {
+            let tool = Self::read(tool, &format!("tools[{index}]"))?;
+            if read.iter().any(|other| other.name == tool.name) {
+                return Err(ToolError::Twice { name: tool.name });
+            }
+            read.push(tool);
+        }
+        Ok(read)
+    }
+
+    fn read(tool: &Value, field: &str) -> Result<Self, ToolError> {
+        if tool["type"] != "function" {
+            return Err(form(format!("{field}.type"), "\"function\"", &tool["type"]));
+        }
+        let function = &tool["function"];
+        let name = function["name"].as_str().filter(|name| !name.is_empty());
+        let name = name.ok_or_else(|| form(format!("{field}.function.name"), "a name", &function["name"]))?;
+        let parameters = match &function["parameters"] {
+            Value::Null => None,
+            schema @ Value::Object(_) => Some(schema.clone()),
+            other => return Err(form(format!("{field}.function.parameters"), "a JSON schema", other)),
+        };
+        Ok(Self { name: name.to_owned(), parameters })
+    }
+}
+
+pub(super) fn form(field: impl Into<String>, expected: &'static str, given: &Value) -> ToolError {
+    ToolError::Form { field: field.into(), expected, given: given.to_string() }
+}
