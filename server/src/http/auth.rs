@@ -40,7 +40,8 @@ pub(crate) struct KeyId(pub(crate) usize);
 /// Lets requests with a key pass, those that ask for the server's health, and those by which browsers ask what they may do.
 pub(crate) async fn check(State(keys): State<ApiKeys>, mut request: Request, next: Next) -> Response {
     let path = request.uri().path();
-    let is_open = path == "/ping" || path == "/health" || path.starts_with("/health/");
+    // The page at the root asks for the key itself, and holds nothing.
+    let is_open = ["/", "/ping", "/health"].contains(&path) || path.starts_with("/health/");
     let key = keys.of(&request);
     if keys.0.is_empty() || is_open || request.method() == Method::OPTIONS || key.is_some() {
         request.extensions_mut().insert(key.unwrap_or_default());

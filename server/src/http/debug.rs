@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use quire_engine::RequestId;
+use quire_engine::{RequestExplanation, RequestId};
 use serde_json::{Value, json};
 
 use super::body::Body;
@@ -28,17 +28,20 @@ pub(crate) async fn why(
             ..ApiError::new(StatusCode::NOT_FOUND, message)
         });
     }
-    let outputs = meant.into_iter().map(|one| {
-        json!({
-            "request_id": one.request_id,
-            "index": one.index,
-            "status": format!("{:?}", one.explanation.status).to_lowercase(),
-            "age_s": one.explanation.age.as_secs_f64(),
-            "waiting_s": one.explanation.waiting.as_secs_f64(),
-            "why": one.to_string(),
-        })
-    });
+    let outputs = meant.into_iter().map(explanation);
     Ok(Json(json!({ "id": id, "outputs": outputs.collect::<Vec<_>>() })))
+}
+
+/// What one output is doing, as an object.
+pub(crate) fn explanation(one: &RequestExplanation) -> Value {
+    json!({
+        "request_id": one.request_id,
+        "index": one.index,
+        "status": format!("{:?}", one.explanation.status).to_lowercase(),
+        "age_s": one.explanation.age.as_secs_f64(),
+        "waiting_s": one.explanation.waiting.as_secs_f64(),
+        "why": one.to_string(),
+    })
 }
 
 /// `POST /reset_prefix_cache`.

@@ -18,6 +18,7 @@ mod events;
 mod lifecycle;
 mod limits;
 pub(crate) mod listener;
+mod live;
 mod logprobs;
 mod metrics;
 mod pace;

@@ -15,7 +15,7 @@ use super::completions::completions;
 use super::cors::CorsError;
 use super::error::{self, ApiError};
 use super::service::Service;
-use super::{debug, metrics, status, tokens};
+use super::{debug, live, metrics, status, tokens};
 
 /// Routes of other servers that this one does not have yet: clients are told so.
 const NOT_BUILT: [&str; 24] = [
@@ -60,6 +60,8 @@ pub(crate) fn router(service: Arc<Service>) -> Result<Router, CorsError> {
         .route("/version", get(status::version))
         .route("/v1/models", get(status::models))
         .route("/v1/models/{*model}", get(status::model))
+        .route("/", get(live::page))
+        .route("/live/events", get(live::events))
         .route("/metrics", get(metrics::metrics))
         .route("/v1/effective", get(status::effective))
         .route("/v1/completions", post(completions))

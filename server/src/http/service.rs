@@ -204,6 +204,11 @@ fn num_tokens(prompt: &Prompt) -> u64 {
     }
 }
 
+/// Milliseconds since 1970.
+pub(crate) fn unix_time_ms() -> u64 {
+    SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_millis() as u64)
+}
+
 /// Seconds since 1970, as `created` has them.
 pub(crate) fn unix_time_s() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |since| since.as_secs())

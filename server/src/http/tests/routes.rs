@@ -1,5 +1,6 @@
 use axum::body::Body;
 use axum::http::{Request, StatusCode};
+use http_body_util::BodyExt;
 use serde_json::json;
 
 use super::rig::Rig;
@@ -89,4 +90,22 @@ async fn browsers_are_told_what_they_may() {
         .body(Body::empty())
         .expect("a request");
     assert_eq!(rig.send(wrong).await.headers()["access-control-allow-origin"], "*", "errors can be read too");
+}
+
+#[tokio::test]
+async fn the_page_shows_the_engine() {
+    let rig = Rig::new();
+    let page = rig.send(Request::get("/").body(Body::empty()).expect("a request")).await;
+    assert!(page.headers()["content-type"].to_str().is_ok_and(|kind| kind.starts_with("text/html")));
+    let (_, html) = super::rig::read(page).await;
+    let html = html.as_str().expect("text");
+    assert!(!html.contains("://"), "nothing comes from elsewhere");
+    rig.post("/v1/completions", json!({"prompt": "a"})).await;
+    let events = rig.send(Request::get("/live/events").body(Body::empty()).expect("a request")).await;
+    let first = events.into_body().frame().await.expect("an event").expect("sent").into_data().expect("data");
+    let text = std::str::from_utf8(&first).expect("text").strip_prefix("data: ").expect("an event");
+    let look: serde_json::Value = serde_json::from_str(text).expect("JSON");
+    assert_eq!(look["stats"]["num_requests"], 1, "{look}");
+    assert_eq!(look["stats"]["distributions"]["ttft_s"]["count"], 1);
+    assert!(look["requests"].is_array());
 }
