@@ -62,6 +62,12 @@ pub enum Error {
         /// What is allowed.
         expected: &'static str,
     },
+    /// A server that a load cannot be put on.
+    #[error("the server does not answer: {reason}")]
+    BenchServer {
+        /// Why.
+        reason: String,
+    },
     /// A file of flags that cannot be used.
     #[error("{}: {reason}", path.display())]
     ConfigFile {

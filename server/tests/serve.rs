@@ -120,3 +120,31 @@ fn flags_may_come_from_a_file() {
     run(&["serve", "--port", "0", "--ssl-certfile", "/nonexistent", "--ssl-keyfile", "/nonexistent"], "")
         .refused(&["/nonexistent: "]);
 }
+
+#[test]
+fn a_load_on_the_server_is_measured() {
+    let server = Server::start(&[]);
+    let url = format!("http://{}", server.address);
+    let pid = server.child.id().to_string();
+    let flags = [
+        "--num-prompts",
+        "12",
+        "--input-len",
+        "9",
+        "--output-len",
+        "6",
+        "--request-rate",
+        "200",
+        "--vocab-size",
+        "200",
+    ];
+    let words = [&["bench", "serve", &url, "--server-pid", &pid][..], &flags].concat();
+    let report = run(&words, "").ok().lines().remove(0);
+    assert_eq!((&report["num_requests"], &report["num_failed"]), (&12.into(), &0.into()), "{report}");
+    assert_eq!(report["output_tokens"], 72, "{report}");
+    assert!(report["ttft_ms"]["p50"].as_f64().is_some_and(|ms| ms > 0.0), "{report}");
+    assert!(report["server_cpu_us_per_token"].is_number(), "{report}");
+    server.signal();
+    assert_eq!(server.end().0, Some(0));
+    run(&words, "").failed(1, &["the server does not answer"]);
+}

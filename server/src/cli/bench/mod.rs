@@ -3,6 +3,7 @@
 pub(in crate::cli) mod kernels;
 mod latency;
 pub(crate) mod limits;
+mod serve;
 mod spread;
 mod throughput;
 mod trace;
@@ -35,6 +36,8 @@ enum BenchCommand {
     Latency(latency::LatencyArgs),
     /// Many requests at once: tokens a second.
     Throughput(throughput::ThroughputArgs),
+    /// A load on a server with OpenAI's API, this or another: times to the first token and between tokens.
+    Serve(serve::ServeArgs),
     /// Single operations of a backend, as shares of what the device can do.
     Kernels(kernels::KernelsArgs),
 }
@@ -43,6 +46,7 @@ pub(super) fn run(context: &Context<'_>, args: &BenchArgs) -> Result<()> {
     match &args.command {
         BenchCommand::Latency(args) => latency::run(context, args),
         BenchCommand::Throughput(args) => throughput::run(context, args),
+        BenchCommand::Serve(args) => serve::run(args),
         BenchCommand::Kernels(args) => kernels::run(context, args),
     }
 }
