@@ -8,7 +8,8 @@ use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use quire_kvcache::{KvCacheConfig, KvCacheManager};
 use quire_scheduler::record::RecordedScheduler;
 use quire_scheduler::{
-    Fcfs, NewSequence, PlannedRow, Scheduler, SchedulerConfig, SequenceResult, StepPlan, Time,
+    Fcfs, NewSequence, PlannedRow, Scheduler, SchedulerConfig, SeqId, SequenceResult, StepPlan, Time,
+    WaitReason,
 };
 
 const NUM_RUNNING: u32 = 256;
@@ -101,7 +102,7 @@ fn step_once(scheduler: &mut Scheduler) {
     commit(scheduler, &plan);
 }
 
-/// What the flight recorder adds.
+/// What the flight recorder adds: compare with `time_steps` of a queue without anybody.
 fn time_recorded_steps(num_steps: u64) -> Duration {
     let mut total = Duration::ZERO;
     for round in (0..num_steps).step_by(STEPS_PER_ROUND as usize) {
@@ -117,6 +118,82 @@ fn time_recorded_steps(num_steps: u64) -> Duration {
         total += start.elapsed();
     }
     total
+}
+
+/// Steps with the recorder and without it, in turns, so that both meet the same machine: what a step costs either way, and
+/// the median of what the recorder adds.
+fn print_recorder_in_turns() {
+    const NUM_ROUNDS: usize = 31;
+    let micros = |time: Duration| time.as_secs_f64() * 1e6 / STEPS_PER_ROUND as f64;
+    let (mut without, mut with, mut added) = (Vec::new(), Vec::new(), Vec::new());
+    for _ in 0..NUM_ROUNDS {
+        without.push(micros(time_steps(0, STEPS_PER_ROUND)));
+        with.push(micros(time_recorded_steps(STEPS_PER_ROUND)));
+        added.push(with[with.len() - 1] - without[without.len() - 1]);
+    }
+    let [without, with, added] = [without, with, added].map(median);
+    println!(
+        "a step without and with the recorder, in turns: {without:.1} and {with:.1} µs, {added:.2} µs added"
+    );
+}
+
+/// How long a commit takes that writes a checkpoint, by blocks of the pool: half of them full of cached beginnings.
+fn print_checkpoints() {
+    for num_blocks in [4_096, 65_536, 1 << 20] {
+        let mut stalls: Vec<f64> = (0..11).map(|_| time_checkpoint(num_blocks).as_secs_f64() * 1e3).collect();
+        stalls.sort_by(f64::total_cmp);
+        let (middle, worst) = (stalls[stalls.len() / 2], stalls[stalls.len() - 1]);
+        println!(
+            "a checkpoint of {num_blocks} blocks, 256 run and 1,000 wait: {middle:.3} ms, at worst {worst:.3} ms"
+        );
+    }
+}
+
+fn time_checkpoint(num_blocks: u32) -> Duration {
+    let cache = KvCacheManager::new(KvCacheConfig::new(num_blocks, 16)).expect("usable");
+    let config = SchedulerConfig { max_num_batched_tokens: 1 << 22, ..limits() };
+    let mut scheduler =
+        RecordedScheduler::new(Scheduler::new(config, Box::new(Fcfs), cache).expect("usable"));
+    let num_prompt_tokens = num_blocks / 2 / NUM_RUNNING * 16;
+    for seq in 0..NUM_RUNNING + 1000 {
+        let prompt = (0..num_prompt_tokens).map(|position| seq << 20 | position).collect();
+        scheduler.add(NewSequence::new(prompt, 1000, Time::ZERO)).expect("fits");
+    }
+    let mut step = |max_bytes: Option<usize>| {
+        let plan = scheduler.schedule(Time::ZERO).expect("no bug").expect("work");
+        max_bytes.iter().for_each(|bytes| scheduler.recorder().set_max_bytes(*bytes));
+        let start = Instant::now();
+        scheduler.commit(plan.step, &results(&plan), Time::ZERO).expect("results belong to the step");
+        start.elapsed()
+    };
+    let usual = (0..4).map(|_| step(None)).last().unwrap_or_default();
+    // A ring so small that a quarter of it is full.
+    step(Some(16)).saturating_sub(usual)
+}
+
+fn median(mut values: Vec<f64>) -> f64 {
+    values.sort_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// `explain` of the last in the queue, which costs most.
+fn explain(c: &mut Criterion) {
+    let mut group = c.benchmark_group("explain the last that waits");
+    for num_waiting in [1_000, 10_000, 100_000] {
+        let scheduler = busy(num_waiting);
+        let last = SeqId(u64::from(NUM_RUNNING + num_waiting - 1));
+        let expected =
+            WaitReason::Behind { head: SeqId(NUM_RUNNING.into()), place: num_waiting as usize - 1 };
+        assert_eq!(scheduler.explain(last, Time::ZERO).and_then(|why| why.waits_for), Some(expected));
+        group.bench_function(BenchmarkId::new("waiting", num_waiting), |b| {
+            b.iter(|| scheduler.explain(std::hint::black_box(last), Time::ZERO));
+        });
+    }
+}
+
+fn recorder(_: &mut Criterion) {
+    print_recorder_in_turns();
+    print_checkpoints();
 }
 
 fn step(c: &mut Criterion) {
@@ -135,5 +212,5 @@ fn step(c: &mut Criterion) {
     }
 }
 
-criterion_group!(benches, step);
+criterion_group!(benches, step, explain, recorder);
 criterion_main!(benches);

@@ -115,8 +115,9 @@ impl State {
         let parent = forkable(&self.sequences, parent)?;
         let num_computed_tokens = parent.num_shared_tokens(num_tokens);
         let tokens = &parent.tokens[..num_tokens as usize];
+        let num_full_blocks = (num_tokens / self.cache.config().block_size) as usize;
         let mut hashes = BlockHashes::new(parent.hashes.salt());
-        self.cache.hasher().extend(&mut hashes, tokens);
+        parent.hashes.as_slice().iter().take(num_full_blocks).for_each(|hash| hashes.push(*hash));
         let tables = self.cache.fork_many(&parent.table, num_computed_tokens, num_children);
         let child = |(id, table)| Sequence {
             id: SeqId(id),

@@ -26,6 +26,7 @@ use quire_kvcache::KvCacheConfig;
 use crate::config::SchedulerConfig;
 use crate::cost::CostModel;
 use crate::error::{CommitError, ConfigError, ScheduleError};
+use crate::preemption::Rates;
 
 pub use report::{Percentiles, Report, TenantReport, Waste};
 pub use run::{Simulated, simulate};
@@ -51,6 +52,17 @@ impl Setup {
     /// With the default cost model, run-ahead, and outputs whose lengths are known.
     pub fn new(scheduler: SchedulerConfig, cache: KvCacheConfig) -> Self {
         Self { scheduler, cache, cost: CostModel::default(), max_open_steps: 2, max_output_tokens: None }
+    }
+
+    /// What an engine would have measured of such a device; `None` where the model does not say what either way costs.
+    fn rates(&self) -> Option<Rates> {
+        let block_bytes: u64 = self.cache.groups.iter().map(|group| group.block_bytes).sum();
+        let CostModel { swapped_block_us, prefill_token_us, .. } = self.cost;
+        let is_known = block_bytes > 0 && swapped_block_us > 0.0 && prefill_token_us > 0.0;
+        is_known.then(|| Rates {
+            swap_bytes_per_s: block_bytes as f64 * 1e6 / swapped_block_us,
+            prefill_tokens_per_s: 1e6 / prefill_token_us,
+        })
     }
 }
 

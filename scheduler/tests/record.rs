@@ -57,7 +57,7 @@ impl Load {
 
     fn go_on(&mut self, num_requests: u32) {
         let mut num_left = num_requests;
-        while num_left > 0 || self.scheduler.has_unfinished() || !self.open.is_empty() {
+        while num_left > 0 || self.scheduler.view().has_unfinished() || !self.open.is_empty() {
             self.now += u64::from(self.rng.range(1..2_000_000));
             if num_left > 0 && self.rng.one_in(self.one_in) {
                 num_left -= 1;
@@ -90,7 +90,7 @@ impl Load {
         }
         if self.rng.one_in(20) && !self.alive.is_empty() {
             let seq = self.rng.choose(&self.alive);
-            let num_tokens = self.scheduler.seq(seq).map_or(0, |seq| seq.num_tokens());
+            let num_tokens = self.scheduler.view().seq(seq).map_or(0, |seq| seq.num_tokens());
             let num_children = self.rng.range(1..3);
             let children = self.scheduler.fork_many(seq, num_tokens, num_children);
             self.alive.extend(children.into_iter().flatten());
@@ -123,7 +123,8 @@ impl Load {
         let transfers: Vec<_> = plan.transfers.iter().map(|transfer| transfer.id).collect();
         self.scheduler.finish_transfers(&transfers).unwrap();
         let sampled = plan.rows.iter().filter(|row| row.samples);
-        let current: Vec<_> = sampled.filter(|row| self.scheduler.is_current(row.seq, row.epoch)).collect();
+        let current: Vec<_> =
+            sampled.filter(|row| self.scheduler.view().is_current(row.seq, row.epoch)).collect();
         let tokens: Vec<u32> = current.iter().map(|_| self.rng.range(0..9)).collect();
         let results = current.iter().zip(&tokens).map(|(row, token)| {
             let stops = self.rng.one_in(60);
@@ -156,7 +157,7 @@ fn a_replay_makes_every_decision_again_under_every_policy() {
             let replayed = recording.replay(recording.policy(&policies).unwrap());
             let replayed = replayed.unwrap_or_else(|error| panic!("{policy}, seed {seed}: {error}"));
             assert_eq!(replayed.digest, scheduler.digest(), "{policy}, seed {seed}");
-            assert_eq!(replayed.stats, scheduler.stats(), "{policy}, seed {seed}");
+            assert_eq!(replayed.stats, scheduler.view().stats(), "{policy}, seed {seed}");
             num_preemptions += replayed.stats.num_preemptions;
             num_swaps += replayed.stats.num_swaps;
         }
@@ -228,7 +229,7 @@ fn a_ring_that_has_wrapped_is_replayed_from_its_oldest_checkpoint() {
         });
         let replayed = replayed.unwrap_or_else(|error| panic!("{policy}, seed {seed}: {error}"));
         assert_eq!(replayed.digest, scheduler.digest(), "{policy}, seed {seed}");
-        assert_eq!(replayed.stats, scheduler.stats(), "{policy}, seed {seed}");
+        assert_eq!(replayed.stats, scheduler.view().stats(), "{policy}, seed {seed}");
         assert_eq!(first, Some(replayed.first_step), "{policy}, seed {seed}");
         assert!(replayed.first_step > 1 && replayed.num_steps > 500, "{replayed:?}");
     }

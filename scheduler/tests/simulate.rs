@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use quire_scheduler::simulate::{Report, Setup, simulate};
 use quire_scheduler::trace::Trace;
-use quire_scheduler::{KvCacheConfig, PolicyRegistry, SchedulerConfig};
+use quire_scheduler::{KvCacheConfig, PolicyRegistry, Preemption, SchedulerConfig};
 
 fn setup(num_blocks: u32) -> Setup {
     let limits =
@@ -88,6 +88,34 @@ fn an_engine_that_does_not_know_output_lengths_stops_at_them_all_the_same() {
     let unknown = run(&trace, &Setup { max_output_tokens: Some(500), ..setup(60) }, "fcfs");
     assert_eq!(known.output_tokens, unknown.output_tokens);
     assert_eq!(unknown.num_finished, 80);
+}
+
+/// Over a link that is quick, and over one that is slow, `auto` does what is done in less time: by swap in the one case, by
+/// recompute in the other.
+#[test]
+fn auto_gives_way_in_the_way_that_is_quicker_on_either_link() {
+    let trace = mixed();
+    let run = |swapped_block_us: f64, preemption| {
+        let mut setup = setup(60);
+        setup.scheduler.preemption = preemption;
+        (setup.cache.num_swap_blocks, setup.cache.groups[0].block_bytes) = (200, 1 << 20);
+        setup.cache.enable_prefix_caching = false;
+        (setup.cost.prefill_token_us, setup.cost.swapped_block_us) = (100.0, swapped_block_us);
+        run(&trace, &setup, "fcfs")
+    };
+    // A block of 16 tokens is computed in 1.6 ms. It goes there and back: 0.8 ms is where both cost the same.
+    for (swapped_block_us, swaps) in [(20.0, true), (400.0, true), (4000.0, false), (20_000.0, false)] {
+        let ways = [Preemption::Swap, Preemption::Recompute, Preemption::Auto];
+        let [swap, recompute, auto] = ways.map(|preemption| run(swapped_block_us, preemption));
+        let [swap_s, recompute_s, auto_s] = [&swap, &recompute, &auto].map(|report| report.duration_s);
+        println!(
+            "{swapped_block_us} µs a block: swap {swap_s:.3} s, recompute {recompute_s:.3} s, auto {auto_s:.3} s"
+        );
+        assert!(swap.num_swaps > 5 && recompute.num_preemptions > 5 && recompute.num_swaps == 0);
+        assert_eq!(auto.num_swaps > 0, swaps, "{swapped_block_us} µs");
+        assert_eq!(swap_s < recompute_s, swaps, "{swapped_block_us} µs: {swap_s} s, {recompute_s} s");
+        assert!(auto_s <= swap_s.min(recompute_s) * 1.001, "{auto_s} s");
+    }
 }
 
 #[test]

@@ -145,7 +145,7 @@ impl EngineCore {
     /// Does what it is told; waits for a command where there is nothing to do. False is the end.
     fn take_commands(&mut self) -> bool {
         loop {
-            let is_idle = !self.scheduler.has_work() && self.open.is_empty();
+            let is_idle = !self.scheduler.view().has_work() && self.open.is_empty();
             let command = match is_idle {
                 true => {
                     self.throughput.pause();
@@ -219,13 +219,17 @@ impl EngineCore {
 
     fn explain(&self, id: &RequestId) -> Vec<Explanation> {
         let now = self.clock.now();
-        self.requests.named(id).into_iter().filter_map(|seq| self.scheduler.explain(seq, now)).collect()
+        self.requests
+            .named(id)
+            .into_iter()
+            .filter_map(|seq| self.scheduler.view().explain(seq, now))
+            .collect()
     }
 
     fn explain_all(&self) -> Vec<RequestExplanation> {
         let now = self.clock.now();
         let explain = |(seq, request, index): (SeqId, &ActiveRequest, u32)| {
-            let explanation = self.scheduler.explain(seq, now)?;
+            let explanation = self.scheduler.view().explain(seq, now)?;
             let behind = match explanation.waits_for {
                 Some(WaitReason::Behind { head, .. }) => self.requests.get(head).map(|head| head.id.clone()),
                 _ => None,
@@ -308,12 +312,12 @@ impl EngineCore {
 
     /// Shows the present numbers to everybody.
     pub(super) fn publish_stats(&mut self, now: Time) {
-        let scheduler = self.scheduler.stats();
+        let scheduler = self.scheduler.view().stats();
         let stats = &mut self.stats;
         stats.num_running = scheduler.num_running;
         stats.num_waiting = scheduler.num_waiting;
         stats.num_swapped = scheduler.num_swapped;
-        count_requests(stats, &self.requests, &self.scheduler);
+        count_requests(stats, &self.requests, self.scheduler.view());
         stats.num_live_blocks = scheduler.blocks.live as usize;
         stats.num_cached_blocks = scheduler.blocks.cached as usize;
         stats.num_free_blocks = scheduler.blocks.free as usize;
@@ -324,7 +328,7 @@ impl EngineCore {
         stats.num_swap_blocks = scheduler.swap.total as usize;
         stats.num_free_swap_blocks = scheduler.swap.free as usize;
         stats.admission_limit = scheduler.thrash.limit;
-        for (class, num_waiting) in self.scheduler.waiting_by_reason() {
+        for (class, num_waiting) in self.scheduler.view().waiting_by_reason() {
             stats.waiting_by_reason.insert(class.name(), num_waiting);
         }
         stats.num_steps = scheduler.num_steps;
@@ -356,10 +360,15 @@ fn count_requests(stats: &mut EngineStats, requests: &Requests, scheduler: &Sche
 /// What a request of several outputs will want when its prompt is computed.
 fn unforked(prepared: &Prepared) -> Option<Unforked> {
     let num = prepared.params.n() - 1;
-    let NewSequence { max_output_tokens, arrival, tenant, priority, salt, .. } = prepared.sequence;
-    let like =
-        NewSequence { prompt: Vec::new(), max_output_tokens, arrival, tenant, priority, salt, hashes: None };
-    (num > 0).then_some(Unforked { num, like, held_end: None })
+    if num == 0 {
+        return None;
+    }
+    let NewSequence { max_output_tokens, arrival, tenant, priority, salt, ref hashes, .. } =
+        prepared.sequence;
+    // Those of the prompt's blocks were computed on the caller's thread, once for all.
+    let hashes = hashes.clone();
+    let like = NewSequence { prompt: Vec::new(), max_output_tokens, arrival, tenant, priority, salt, hashes };
+    Some(Unforked { num, like, held_end: None })
 }
 
 fn tell_end(request: ActiveRequest, reason: FinishReason, now: Time) {

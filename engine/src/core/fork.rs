@@ -12,9 +12,9 @@ impl EngineCore {
     pub(super) fn fork(&mut self, first: SeqId) -> Option<FinishedSequence> {
         let Unforked { num, like, held_end } = self.requests.get_mut(first)?.take_unforked()?;
         let num_prompt_tokens = self.requests.get(first)?.num_prompt_tokens;
-        let prompt = self.scheduler.tokens(first)[..num_prompt_tokens as usize].to_vec();
+        let prompt = self.scheduler.view().tokens(first)[..num_prompt_tokens as usize].to_vec();
         let mut num_left = num;
-        let num_forks = num.min(self.scheduler.num_free_seats());
+        let num_forks = num.min(self.scheduler.view().num_free_seats());
         if num_forks > 0
             && let Ok(children) = self.scheduler.fork_many(first, num_prompt_tokens, num_forks)
         {

@@ -71,7 +71,7 @@ mod tests {
             let row = &plan.rows[0];
             let result = SequenceResult { seq: row.seq, epoch: row.epoch, tokens: &[1], finish: None };
             scheduler.commit(plan.step, &[result], Time::ZERO).unwrap();
-            assert_eq!(scheduler.rates().map(|rates| rates.prefill_tokens_per_s), expected);
+            assert_eq!(scheduler.view().rates().map(|rates| rates.prefill_tokens_per_s), expected);
         }
     }
 }

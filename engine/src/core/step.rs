@@ -47,7 +47,7 @@ impl EngineCore {
             let num_prompt_tokens = request.num_prompt_tokens;
             RowFacts { num_prompt_tokens, sampling: request.sampling(seq) }
         };
-        let batch = step_batch(plan, &self.scheduler, &mut self.rows, facts);
+        let batch = step_batch(plan, self.scheduler.view(), &mut self.rows, facts);
         let ticket = self.executor.submit(batch)?;
         self.note_step(plan);
         self.open.push_back(OpenStep::new(plan, ticket));
@@ -69,7 +69,7 @@ impl EngineCore {
         let now = self.clock.now();
         let transfers = collected.transfers_done();
         self.scheduler.finish_transfers(&transfers).map_err(quire_scheduler::Error::from)?;
-        let results = collected.results(&self.scheduler, &mut self.requests, &self.decoder, now);
+        let results = collected.results(self.scheduler.view(), &mut self.requests, &self.decoder, now);
         let mut report =
             self.scheduler.commit(collected.step, &results, now).map_err(quire_scheduler::Error::from)?;
         report.finished.iter().for_each(|finished| self.add_unforked(finished));

@@ -113,7 +113,7 @@ fn streams_that_outlive_the_engine_end() {
 }
 
 #[test]
-fn names_of_requests_need_not_be_unique() {
+fn br_09_names_of_requests_need_not_be_unique() {
     let rig = RigSpec::default().start(noise);
     let request = |id: u32| Request {
         id: quire_engine::RequestId::new("same"),

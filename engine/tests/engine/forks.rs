@@ -50,7 +50,7 @@ fn start(spec: RigSpec, chunk: Option<usize>, overlapped: bool) -> Rig {
 
 /// The device checks every block that a branch reads or writes: none is written that another one still needs.
 #[test]
-fn branches_share_what_they_may_under_preemption_and_chunks() {
+fn br_23_branches_share_what_they_may_under_preemption_and_chunks() {
     let (mut num_preemptions, mut num_swaps) = (0, 0);
     for (chunk, num_swap_blocks) in [(None, 0), (Some(1), 0), (Some(7), 64), (None, 12)] {
         for (num_blocks, block_size) in [(30, 4), (12, 8), (128, 4)] {

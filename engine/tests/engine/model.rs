@@ -205,7 +205,7 @@ fn br_43_prompts_of_different_lengths_do_not_mix() {
 }
 
 #[test]
-fn a_plan_reads_no_weights_and_an_automatic_length_fits() {
+fn br_02_an_automatic_length_fits_and_holds() {
     let folder = folder();
     let (models, policies) = (ModelRegistry::default(), PolicyRegistry::default());
     let plan = |options| EngineBuilder::new(options, reference::kernels(), &models, &policies).plan();
@@ -227,7 +227,7 @@ fn a_plan_reads_no_weights_and_an_automatic_length_fits() {
 
 /// Output `i` depends on the seed and on `i`: not on how many there are, nor on what gives way to what.
 #[test]
-fn two_outputs_are_the_first_two_of_four_however_they_run() {
+fn br_22_two_outputs_are_the_first_two_of_four_however_they_run() {
     let folder = folder();
     let params = |i: usize, n| SamplingParams {
         n,

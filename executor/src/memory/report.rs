@@ -78,10 +78,11 @@ impl fmt::Display for MemoryPlan {
         );
         row(f, "kv cache", self.pool_bytes(), &note)?;
         row(f, "total", self.total_bytes(), &format!("of {}", Size(self.device.total_bytes)))?;
-        if self.num_swap_blocks > 0 {
-            let num_bytes = self.num_swap_blocks * self.block_bytes;
-            row(f, "swap space", num_bytes, &format!("{} blocks, on the host", self.num_swap_blocks))?;
-        }
+        let note = match self.num_swap_blocks {
+            0 => "none: who gives way is computed again".to_owned(),
+            num_blocks => format!("{num_blocks} blocks, on the host"),
+        };
+        row(f, "swap space", self.num_swap_blocks * self.block_bytes, &note)?;
         write!(f, "  {:.2} sequences of max_model_len={} at once", self.concurrency(), limits.max_model_len)
     }
 }

@@ -1,6 +1,5 @@
 //! A scheduler whose calls are recorded.
 
-use std::ops::Deref;
 use std::time::Duration;
 
 use quire_kvcache::{BlockHash, BlockHashes, PinError, PinId, StepId, TransferId};
@@ -19,8 +18,8 @@ use crate::result::{CommitReport, SequenceResult};
 use crate::scheduler::Scheduler;
 use crate::sequence::{FinishedSequence, NewSequence, Sequence};
 
-/// A [`Scheduler`] with a flight recorder. Whatever changes the scheduler goes through here; all else is its own, by
-/// `Deref`.
+/// A [`Scheduler`] with a flight recorder. Whatever changes the scheduler goes through here; all else is asked of its
+/// [`view`](Self::view).
 pub struct RecordedScheduler {
     scheduler: Scheduler,
     recorder: FlightRecorder,
@@ -33,6 +32,11 @@ impl RecordedScheduler {
     pub fn new(scheduler: Scheduler) -> Self {
         let recorder = FlightRecorder::new(Header::of(&scheduler), DEFAULT_RING_BYTES);
         Self { scheduler, recorder, digest: PlanDigest::default(), device_us: 0 }
+    }
+
+    /// The scheduler, to look at.
+    pub fn view(&self) -> &Scheduler {
+        &self.scheduler
     }
 
     /// The recorder, to be read by anybody at any time.
@@ -254,14 +258,6 @@ impl RecordedScheduler {
             tell(hash);
             parent = Some(hash);
         }
-    }
-}
-
-impl Deref for RecordedScheduler {
-    type Target = Scheduler;
-
-    fn deref(&self) -> &Scheduler {
-        &self.scheduler
     }
 }
 

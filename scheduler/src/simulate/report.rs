@@ -49,6 +49,8 @@ pub struct Report {
     pub worst_wait_request: Option<usize>,
     /// How often a sequence gave way.
     pub num_preemptions: u64,
+    /// Those of them that moved blocks to the host.
+    pub num_swaps: u64,
     /// The share of prompt tokens that the prefix cache had.
     pub prefix_hit_rate: f64,
     /// Most sequences that ran at once.
@@ -242,6 +244,7 @@ impl Tally {
             wait_ms: Percentiles::of(&mut self.wait_ms),
             worst_wait_request: self.worst_wait.map(|(_, index)| index),
             num_preemptions: stats.num_preemptions,
+            num_swaps: stats.num_swaps,
             prefix_hit_rate: stats.prefix.hit_rate(),
             peak_running: self.peak_running,
             peak_waiting: self.peak_waiting,
@@ -320,7 +323,7 @@ impl fmt::Display for Report {
             "at most       {} running, {} waiting, {} blocks held",
             self.peak_running, self.peak_waiting, self.peak_live_blocks
         )?;
-        writeln!(f, "preemptions   {}", self.num_preemptions)?;
+        writeln!(f, "preemptions   {}, {} by swap", self.num_preemptions, self.num_swaps)?;
         writeln!(f, "prefix cache  {:.1} % of prompt tokens", 100.0 * self.prefix_hit_rate)?;
         let waste = self.waste.iter().map(|w| format!("{} {:.1} %", w.block_size, 100.0 * w.share));
         writeln!(f, "waste         by block size: {}", waste.collect::<Vec<_>>().join(", "))?;

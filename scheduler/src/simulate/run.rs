@@ -37,7 +37,8 @@ pub fn simulate(
     policy: Box<dyn SchedulerPolicy>,
 ) -> Result<Simulated, SimulateError> {
     let cache = KvCacheManager::new(setup.cache.clone())?;
-    let scheduler = Scheduler::new(setup.scheduler.clone(), policy, cache)?;
+    let mut scheduler = Scheduler::new(setup.scheduler.clone(), policy, cache)?;
+    setup.rates().into_iter().for_each(|rates| scheduler.set_rates(rates));
     let mut run = Run {
         timeline: Timeline::new(setup.cache.num_blocks),
         tally: Tally::new(trace),
