@@ -4,6 +4,7 @@ use std::path::PathBuf;
 
 use crate::config::ConfigError;
 use crate::gguf::GgufError;
+use crate::json::JsonError;
 use crate::safetensors::{SafetensorsError, ShardError};
 use crate::tokenizer::TokenizerError;
 
@@ -23,14 +24,14 @@ pub enum Error {
         #[source]
         source: std::io::Error,
     },
-    /// A file is no JSON of the right form.
+    /// A file is no JSON.
     #[error("{} is not valid json", path.display())]
     Json {
         /// The file.
         path: PathBuf,
         /// Where and why.
         #[source]
-        source: serde_json::Error,
+        source: JsonError,
     },
     /// A path that is neither a GGUF file nor a model folder.
     #[error("{} is not a model: expected a gguf file or a folder with config.json", path.display())]
@@ -260,6 +261,12 @@ pub enum Error {
         role: &'static str,
         /// The token.
         token: String,
+    },
+    /// Whoever had a model loaded does not want it any more.
+    #[error("loading {} was given up", path.display())]
+    Interrupted {
+        /// The file or folder.
+        path: PathBuf,
     },
     /// Several things are wrong with a model.
     #[error("{} has {} problems:{}", path.display(), problems.len(), lines(problems))]

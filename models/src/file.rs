@@ -1,13 +1,26 @@
 //! Reading small files of a model: of the right kind, and not without end.
 
 use std::fs::{File, Metadata};
-use std::io::Read as _;
+use std::io::{ErrorKind, Read as _};
 use std::path::Path;
 
 use crate::error::{Error, Result};
 
 /// More than any configuration, index or tokenizer has: the largest tokenizers take some 40 MB.
 const MAX_BYTES: u64 = 256 << 20;
+
+/// Whether there is something of this name. A link to nothing, and what nobody may look for, is there: whoever reads it
+/// gets to know, where `Path::exists` would have it pass for a file that was left out.
+///
+/// # Errors
+/// [`Error::Io`] where that cannot be known.
+pub(crate) fn is_there(path: &Path) -> Result<bool> {
+    match std::fs::symlink_metadata(path) {
+        Ok(_) => Ok(true),
+        Err(error) if matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory) => Ok(false),
+        Err(source) => Err(Error::Io { path: path.to_owned(), source }),
+    }
+}
 
 /// Opens a file. What is none, such as a pipe, which nobody may ever write to, is refused instead of waited for.
 ///

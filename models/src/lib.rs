@@ -69,13 +69,14 @@ pub use architectures::{
 };
 pub use checkpoint::{
     Checkpoint, HostScales, HostTensor, LoadFormat, LoadOptions, OnlineQuantization, OutputHead, StoredPart,
-    TensorInfo, TensorSource, TensorSpec, WeightDType, WeightSummary,
+    TensorInfo, TensorSource, TensorSpec, WeightDType, WeightSummary, identify_tokenizer,
 };
 pub use config::{
     ConfigError, GenerationConfig, ModelConfig, MoeConfig, Quantization, RopeConfig, RopeScaling,
     SlidingWindow,
 };
 pub use error::{Error, Result};
+pub use json::JsonError;
 pub use mmap::{MappedFile, MappedRange, TensorBytes};
 pub use tokenizer::{
     ChatTemplates, EncodeOptions, NamedTokens, SpecialTokens, TextOptions, TextStream, Tokenizer,

@@ -268,10 +268,12 @@ fn gguf_metadata_of_the_wrong_type_is_named() {
 }
 
 #[test]
-fn a_gguf_file_that_is_one_of_several_is_refused() {
+fn a_gguf_file_that_is_one_of_several_needs_a_name_that_leads_to_the_others() {
     let mut file = TinyModel::llama().to_gguf();
-    file.set("split.count", MetadataValue::U32(3));
-    assert_says(&gguf_error(&file.to_bytes()), &["split.count: 3 is not supported", "one file"]);
+    file.set("split.count", MetadataValue::U16(3));
+    assert_says(&gguf_error(&file.to_bytes()), &["split.no: missing"]);
+    file.set("split.no", MetadataValue::U16(0));
+    assert_says(&gguf_error(&file.to_bytes()), &["the file is one of 3", "NAME-00001-of-00003.gguf"]);
 }
 
 #[test]

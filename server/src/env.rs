@@ -61,6 +61,13 @@ impl Env {
         self.vars.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
+    /// The same with a variable set.
+    pub(crate) fn with(&self, name: &str, value: &str) -> Self {
+        let mut vars = self.vars.clone();
+        vars.insert(name.to_owned(), value.to_owned());
+        Self { vars }
+    }
+
     /// All variables.
     pub(crate) fn vars(&self) -> impl Iterator<Item = (String, String)> {
         self.vars.iter().map(|(name, value)| (name.clone(), value.clone()))

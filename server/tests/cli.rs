@@ -204,7 +204,7 @@ fn a_wrong_model_lists_what_was_tried() {
     refused("smolm2", &["no folder or .gguf file at smolm2", "known: smollm2-135m", "not a Hugging Face id"]);
     refused("Cargo.toml", &["Cargo.toml is a file but does not end in .gguf"]);
     let offline = run(&["generate", "org/name", "--prompt", "a"], "");
-    offline.failed(1, &["HF_HUB_OFFLINE is set and org/name is not in"]);
+    offline.failed(1, &["offline (--offline or HF_HUB_OFFLINE) and org/name is not in"]);
 }
 
 #[test]
@@ -418,6 +418,40 @@ fn a_fingerprint_is_that_of_model_dtypes_and_kernels() {
 }
 
 #[test]
+fn a_fingerprint_without_a_revision_is_that_of_every_file() {
+    let fingerprint = |tiny: &Tiny, flags: &[&str]| {
+        let ran = tiny.run("inspect", &[&["--output-format", "json"], flags].concat()).ok();
+        ran.lines()[0]["fingerprint"].as_str().expect("a number in hexadecimal").to_owned()
+    };
+    let plain = fingerprint(&Tiny::new(), &[]);
+    let append = |file: &str, text: &str| {
+        let tiny = Tiny::new();
+        let path = Path::new(&tiny.path()).join(file);
+        let old = fs::read_to_string(&path).unwrap_or_default();
+        fs::write(path, old + text).expect("writable");
+        fingerprint(&tiny, &[])
+    };
+    for file in ["config.json", "tokenizer.json", "tokenizer_config.json"] {
+        assert_ne!(append(file, "\n"), plain, "{file}");
+    }
+    assert_ne!(append("generation_config.json", "{}"), plain);
+    assert_ne!(append("chat_template.jinja", "{{ 1 }}"), plain);
+    assert_eq!(append("README.md", "nothing reads it"), plain);
+    // The last weight, far from every header.
+    let tiny = Tiny::new();
+    let path = Path::new(&tiny.path()).join("model.safetensors");
+    let mut bytes = fs::read(&path).expect("there");
+    let end = bytes.len();
+    bytes[end - 4] ^= 1;
+    fs::write(path, bytes).expect("writable");
+    assert_ne!(fingerprint(&tiny, &[]), plain);
+    // What is given in place of the model's own.
+    let (tiny, other) = (Tiny::new(), Tiny::new());
+    assert_ne!(fingerprint(&tiny, &["--chat-template", "{{ 1 }}"]), plain);
+    assert_ne!(fingerprint(&tiny, &["--tokenizer", &other.path()]), plain);
+}
+
+#[test]
 fn a_model_is_inspected_without_its_weights() {
     let tiny = Tiny::new();
     let ran = tiny.run("inspect", &["--output-format", "json", "--max-num-seqs", "4"]).ok();
@@ -431,6 +465,38 @@ fn a_model_is_inspected_without_its_weights() {
     assert!(ran.stderr.contains("would refuse this model"), "{}", ran.stderr);
     let text = ran.stdout;
     assert!(text.contains("LlamaForCausalLM") && text.contains("blocks"), "{text}");
+}
+
+/// A cache of the hub as any client of it leaves it.
+#[test]
+fn a_cached_model_is_taken_offline_and_its_commit_is_shown() {
+    const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
+    let (tiny, home) = (Tiny::new(), tempfile::tempdir().expect("a folder for tests"));
+    let repo = home.path().join("hub/models--org--tiny");
+    let snapshot = repo.join("snapshots").join(COMMIT);
+    fs::create_dir_all(&snapshot).expect("writable");
+    fs::create_dir_all(repo.join("refs")).expect("writable");
+    fs::write(repo.join("refs/main"), COMMIT).expect("writable");
+    for entry in fs::read_dir(tiny.path()).expect("there").flatten().filter(|entry| entry.path().is_file()) {
+        fs::copy(entry.path(), snapshot.join(entry.file_name())).expect("writable");
+    }
+    let run = |words: &[&str]| {
+        let mut command = command(&[words, &["org/tiny", "--offline"]].concat());
+        command.env_remove("HF_HUB_OFFLINE").env("HF_HOME", home.path());
+        let output = command.env("HF_ENDPOINT", "http://127.0.0.1:9").output().expect("the program ends");
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        String::from_utf8(output.stdout).expect("text")
+    };
+    let text = run(&["inspect"]);
+    let revision = text.lines().find_map(|line| line.strip_prefix("revision"));
+    assert_eq!(revision.map(str::trim), Some(COMMIT), "{text}");
+    let report: serde_json::Value =
+        serde_json::from_str(&run(&["inspect", "--output-format", "json"])).expect("json");
+    assert_eq!(report["revision"], COMMIT);
+    assert!(run(&["check"]).contains("0 problems"));
+    // A model without a commit has no such line.
+    let text = tiny.run("inspect", &[]).ok().stdout;
+    assert!(!text.contains("revision"), "{text}");
 }
 
 #[test]

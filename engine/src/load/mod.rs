@@ -6,10 +6,13 @@ mod kv_cache;
 mod memory;
 mod texts;
 
+use std::panic::resume_unwind;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::thread;
 
 use quire_executor::{
-    LocalExecutor, MemoryPlan, MemoryProbe, ModelSizes, WorkerConfig, process_resident_bytes,
+    ExecutorError, LocalExecutor, MemoryPlan, MemoryProbe, ModelSizes, WorkerConfig, process_resident_bytes,
 };
 use quire_kernels::Kernels;
 use quire_models::check::{self, CheckOptions};
@@ -22,7 +25,7 @@ use self::checks::{check_dtypes, check_max_logprobs, check_quantization};
 use self::generation::{check_generation, default_params};
 use self::kv_cache::KvCacheChoice;
 use self::memory::{memory_request, warn_of_small_pool, weight_bytes};
-use self::texts::{GivenTexts, eos_tokens, load_texts};
+use self::texts::{GivenTexts, LoadedTexts, eos_tokens};
 use crate::config::{EngineConfig, EngineOptions, ModelFacts};
 use crate::{AsyncLlm, ConfigError, EngineParts, Fingerprint, Llm, Result, SamplingParams, report};
 
@@ -178,12 +181,18 @@ impl EnginePlan {
         Fingerprint::of(self)
     }
 
+    /// The chat template that is used in place of the model's own.
+    pub(crate) fn given_template(&self) -> Option<&str> {
+        self.texts.chat_template()
+    }
+
     /// The backend.
     pub fn kernels(&self) -> &Kernels {
         &self.kernels
     }
 
-    /// Reads the weights, and the tokenizer beside them.
+    /// Reads the weights, and the tokenizer beside them: both take a while, and neither needs the other. What is wrong
+    /// with the texts ends the reading of the weights, and is told alone.
     ///
     /// # Errors
     ///
@@ -194,16 +203,20 @@ impl EnginePlan {
             config, memory, kv_cache, checkpoint, kernels, models, policy, probe, texts: given, ..
         } = self;
         let max_model_len = config.max_model_len();
-        let source = Arc::clone(&checkpoint);
+        let (source, stop) = (Arc::clone(&checkpoint), Arc::new(AtomicBool::new(false)));
+        let stopped = Arc::clone(&stop);
         let load = move |kernels: &Kernels| {
             let architecture = models.find(&source.config().architecture)?;
-            architecture.build(&Loader::new(&source, kernels, max_model_len))
+            architecture.build(&Loader::new(&source, kernels, max_model_len).with_stop(&stopped))
         };
         let kv_scales = kv_cache.scales;
         let worker = WorkerConfig { kernels, plan: memory, kv_scales, probe, load: Box::new(load) };
-        // What is wrong with the texts is told before the device is given anything.
-        let (tokenizer, chat_template) = load_texts(given, &config, &checkpoint)?;
-        let executor = LocalExecutor::start(worker)?;
+        let (texts, executor) = start_with(worker, || {
+            let texts = given.load(&config, &checkpoint);
+            stop.store(texts.is_err(), Ordering::Relaxed);
+            texts
+        });
+        let (LoadedTexts { tokenizer, chat_template }, executor) = (texts?, executor?);
         let use_generation = config.generation_config == "auto";
         let generation = checkpoint.generation();
         Ok(EngineParts {
@@ -221,4 +234,16 @@ impl EnginePlan {
             config,
         })
     }
+}
+
+/// Starts the executor, and does `other` meanwhile.
+fn start_with<T: Send>(
+    worker: WorkerConfig,
+    other: impl FnOnce() -> T + Send,
+) -> (T, Result<LocalExecutor, ExecutorError>) {
+    thread::scope(|scope| {
+        let other = scope.spawn(other);
+        let executor = LocalExecutor::start(worker);
+        (other.join().unwrap_or_else(|panic| resume_unwind(panic)), executor)
+    })
 }

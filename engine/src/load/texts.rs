@@ -28,27 +28,34 @@ impl GivenTexts {
         }
         Ok(Self { tokenizer, chat_template })
     }
+
+    /// The chat template given.
+    pub(super) fn chat_template(&self) -> Option<&str> {
+        self.chat_template.as_deref()
+    }
+
+    /// These, and the model's own where nothing is given. A model of made-up weights may come without a tokenizer.
+    pub(super) fn load(self, config: &EngineConfig, checkpoint: &Checkpoint) -> Result<LoadedTexts> {
+        let tokenizer = match self.tokenizer.map_or_else(|| check::tokenizer(checkpoint), Ok) {
+            Ok(tokenizer) => Some(tokenizer),
+            Err(error) if config.has_dummy_weights() => {
+                tracing::warn!(target: "quire::engine", "no tokenizer: prompts must be token ids ({error})");
+                None
+            }
+            Err(error) => return Err(error.into()),
+        };
+        let chat_template = match self.chat_template {
+            Some(given) => Some(given),
+            None => checkpoint.chat_templates()?.default_template().map(str::to_owned),
+        };
+        Ok(LoadedTexts { tokenizer, chat_template })
+    }
 }
 
-/// Tokenizer and chat template. A model of made-up weights may come without a tokenizer.
-pub(super) fn load_texts(
-    given: GivenTexts,
-    config: &EngineConfig,
-    checkpoint: &Checkpoint,
-) -> Result<(Option<Tokenizer>, Option<String>)> {
-    let tokenizer = match given.tokenizer.map_or_else(|| check::tokenizer(checkpoint), Ok) {
-        Ok(tokenizer) => Some(tokenizer),
-        Err(error) if config.has_dummy_weights() => {
-            tracing::warn!(target: "quire::engine", "no tokenizer: prompts must be token ids ({error})");
-            None
-        }
-        Err(error) => return Err(error.into()),
-    };
-    let template = match given.chat_template {
-        Some(given) => Some(given),
-        None => checkpoint.chat_templates()?.default_template().map(str::to_owned),
-    };
-    Ok((tokenizer, template))
+/// What stands between text and ids.
+pub(super) struct LoadedTexts {
+    pub(super) tokenizer: Option<Tokenizer>,
+    pub(super) chat_template: Option<String>,
 }
 
 pub(super) fn eos_tokens(checkpoint: &Checkpoint, tokenizer: Option<&Tokenizer>) -> EosTokens {

@@ -7,6 +7,7 @@ mod failures;
 mod forks;
 mod goldens;
 mod limits;
+mod loading;
 mod loops;
 mod model;
 mod rig;

@@ -58,9 +58,14 @@ pub fn rope_values(rope: &RopeConfig, max_positions: usize) -> Vec<f32> {
     let magnitude = magnitude(rope);
     let mut values = Vec::with_capacity(max_positions * rope.rotary_dim);
     let mut push = |position: usize, frequencies: &[f64]| {
-        let angles = || frequencies.iter().map(|frequency| position as f64 * frequency);
-        values.extend(angles().map(|angle| (magnitude * angle.cos()) as f32));
-        values.extend(angles().map(|angle| (magnitude * angle.sin()) as f32));
+        let row = values.len();
+        values.resize(row + 2 * frequencies.len(), 0.0);
+        let (cosines, sines) = values[row..].split_at_mut(frequencies.len());
+        for ((cos_out, sin_out), frequency) in cosines.iter_mut().zip(sines).zip(frequencies) {
+            // Both at once: they share the reduction of the angle.
+            let (sin, cos) = (position as f64 * frequency).sin_cos();
+            (*cos_out, *sin_out) = ((magnitude * cos) as f32, (magnitude * sin) as f32);
+        }
     };
     let frequencies = frequencies(rope, max_positions);
     match rope.scaling {

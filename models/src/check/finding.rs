@@ -84,6 +84,9 @@ fn describe(error: &Error) -> (&'static str, PathBuf, Option<String>, Option<u64
         Error::NotAModel { path } | Error::DummyFile { path } => of("not-a-model", path),
         Error::NoWeights { path, .. } | Error::FolderOfGguf { path, .. } => of("no-weights", path),
         Error::PickledWeights { path } => of("pickled-weights", path),
+        Error::Gguf { path, source } if matches!(**source, GgufError::MissingPart { .. }) => {
+            of("missing-shard", path)
+        }
         Error::Gguf { path, source } => {
             let (tensor, num_bytes) = gguf_place(source);
             ("broken-file", path.clone(), tensor, num_bytes)
@@ -112,6 +115,7 @@ fn describe(error: &Error) -> (&'static str, PathBuf, Option<String>, Option<u64
         Error::UnknownArchitecture { .. } => of("architecture", Path::new("")),
         Error::Unsupported { .. } => of("unsupported", Path::new("")),
         Error::Problems { path, .. } => of("problems", path),
+        Error::Interrupted { path } => of("interrupted", path),
         Error::Kernels(_) => of("backend", Path::new("")),
     }
 }
@@ -137,5 +141,21 @@ fn safetensors_place(error: &SafetensorsError) -> (Option<String>, Option<u64>) 
         SafetensorsError::Overlap { second, .. } => (Some(second.clone()), None),
         SafetensorsError::HeaderLength { given, .. } => (None, Some(*given)),
         _ => (None, None),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    /// Whoever may read everything, as root does, meets no such file: this is what others get to see.
+    #[test]
+    fn a_file_that_may_not_be_read_is_named_with_the_reason() {
+        let (path, source) = (PathBuf::from("m/config.json"), io::ErrorKind::PermissionDenied.into());
+        let finding = Finding::of_error(&Error::Io { path, source });
+        assert_eq!((finding.kind, finding.file.as_path()), ("unreadable-file", Path::new("m/config.json")));
+        assert_eq!(finding.message, "cannot read m/config.json: permission denied");
     }
 }

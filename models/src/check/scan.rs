@@ -1,5 +1,6 @@
 //! Looking for numbers that are none.
 
+use std::ops::Range;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -8,10 +9,6 @@ use quire_kernels::{DType, quant};
 use super::Depth;
 use crate::checkpoint::{Checkpoint, StoredPart, TensorSpec};
 use crate::error::Error;
-
-/// Places of a tensor that are looked at, and the elements of each.
-const NUM_SAMPLES: usize = 8;
-const SAMPLE_ELEMENTS: usize = 512;
 
 /// Elements looked at in one go.
 const CHUNK_ELEMENTS: usize = 1 << 16;
@@ -69,8 +66,8 @@ fn look_at(part: &StoredPart, depth: Depth) -> (u64, Option<Error>) {
         return (0, None);
     }
     let (mut num_bytes, mut num_bad, mut first) = (0, 0, None);
-    for (start, len) in places(part, depth) {
-        let bytes = bytes_of(part, start, len);
+    for place in places(part, depth) {
+        let bytes = part.elements(&place);
         num_bytes += bytes.len() as u64;
         if all_finite(part.dtype, bytes) {
             continue;
@@ -78,7 +75,7 @@ fn look_at(part: &StoredPart, depth: Depth) -> (u64, Option<Error>) {
         for (at, value) in quant::decode(part.dtype, bytes).into_iter().enumerate() {
             if !value.is_finite() {
                 num_bad += 1;
-                first.get_or_insert((start + at, value));
+                first.get_or_insert((place.start + at, value));
             }
         }
     }
@@ -93,26 +90,12 @@ fn look_at(part: &StoredPart, depth: Depth) -> (u64, Option<Error>) {
     (num_bytes, error)
 }
 
-/// Starts and lengths, in elements, of what is read; whole blocks.
-fn places(part: &StoredPart, depth: Depth) -> Vec<(usize, usize)> {
-    let block_len = part.dtype.block_len();
-    let num_elements = part.bytes.len() / part.dtype.block_bytes() * block_len;
-    let pieces = |size: usize, step: usize| {
-        let starts = (0..num_elements).step_by(step.max(block_len));
-        starts.map(move |start| (start, size.min(num_elements - start))).collect()
-    };
-    if depth == Depth::Full || num_elements <= NUM_SAMPLES * SAMPLE_ELEMENTS {
-        return pieces(CHUNK_ELEMENTS, CHUNK_ELEMENTS);
+/// What is read, in elements; whole blocks.
+fn places(part: &StoredPart, depth: Depth) -> Vec<Range<usize>> {
+    match depth {
+        Depth::Full => part.runs(CHUNK_ELEMENTS, CHUNK_ELEMENTS),
+        _ => part.samples(),
     }
-    let mut samples: Vec<_> = pieces(SAMPLE_ELEMENTS, num_elements / NUM_SAMPLES / block_len * block_len);
-    // The end of a file is what a broken transfer lacks.
-    samples.push((num_elements - SAMPLE_ELEMENTS, SAMPLE_ELEMENTS));
-    samples
-}
-
-fn bytes_of(part: &StoredPart, start: usize, len: usize) -> &[u8] {
-    let (block_len, block_bytes) = (part.dtype.block_len(), part.dtype.block_bytes());
-    &part.bytes[start / block_len * block_bytes..(start + len) / block_len * block_bytes]
 }
 
 /// The quick look at floats: an exponent of all ones is infinite or NaN.

@@ -19,7 +19,7 @@ const INTERLEAVED: [&str; 3] = ["LlamaForCausalLM", "MixtralForCausalLM", "Grani
 pub(super) fn survey(path: &Path, options: &LoadOptions, errors: &mut Vec<Error>) -> Option<Checkpoint> {
     let opened = Gguf::survey(path, errors).and_then(|file| Ok((ModelConfig::from_gguf(&file)?, file)));
     match opened {
-        Ok((config, file)) => Some(open(path, options, config, Arc::new(file))),
+        Ok((config, file)) => Some(open(options, config, Arc::new(file))),
         // A tensor that the configuration is read from may be one of those that are not sound.
         Err(Error::MissingTensor { .. }) if !errors.is_empty() => None,
         Err(error) => {
@@ -29,7 +29,7 @@ pub(super) fn survey(path: &Path, options: &LoadOptions, errors: &mut Vec<Error>
     }
 }
 
-fn open(path: &Path, options: &LoadOptions, config: ModelConfig, file: Arc<Gguf>) -> Checkpoint {
+fn open(options: &LoadOptions, config: ModelConfig, file: Arc<Gguf>) -> Checkpoint {
     let source = Box::new(GgufTensors {
         file: Arc::clone(&file),
         names: GgufNames::of(&config.architecture),
@@ -38,7 +38,7 @@ fn open(path: &Path, options: &LoadOptions, config: ModelConfig, file: Arc<Gguf>
         interleaved: INTERLEAVED.contains(&config.architecture.as_str()),
     });
     Checkpoint {
-        path: path.to_owned(),
+        path: file.path().to_owned(),
         config,
         generation: GenerationConfig::default(),
         source,
@@ -99,7 +99,7 @@ impl TensorSource for GgufTensors {
             names.unwrap_or_else(|| vec![tensor.name().to_owned()])
         };
         // The rotary factors are part of the configuration.
-        let tensors = self.file.tensors().iter().filter(|tensor| !ROPE_TENSORS.contains(&tensor.name()));
+        let tensors = self.file.tensors().filter(|tensor| !ROPE_TENSORS.contains(&tensor.name()));
         let mut names: Vec<String> = tensors.flat_map(known).collect();
         names.sort();
         names
@@ -118,7 +118,7 @@ impl TensorSource for GgufTensors {
         let part = self.find(&spec.name).or_else(whole).and_then(|found| {
             Some(StoredPart {
                 name: self.stored_name(&spec.name),
-                path: self.file.path().to_owned(),
+                path: self.file.path_of(found.tensor).to_owned(),
                 dtype: found.tensor.dtype(),
                 bytes: found.bytes(self.file.bytes(found.tensor)?)?,
             })
@@ -126,15 +126,19 @@ impl TensorSource for GgufTensors {
         part.into_iter().collect()
     }
 
+    fn headers(&self) -> Vec<TensorBytes> {
+        self.file.headers()
+    }
+
     fn files(&self) -> Vec<(PathBuf, u64)> {
-        vec![(self.file.path().to_owned(), self.file.num_bytes())]
+        self.file.files()
     }
 
     fn info(&self, spec: &TensorSpec) -> Result<Option<TensorInfo>> {
         Ok(self.find(&spec.name).map(|found| TensorInfo {
             dtype: found.tensor.dtype(),
             shape: found.shape().to_vec(),
-            path: self.file.path().to_owned(),
+            path: self.file.path_of(found.tensor).to_owned(),
             scale_bytes: None,
         }))
     }

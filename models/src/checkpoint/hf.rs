@@ -10,8 +10,9 @@ use super::{
 };
 use crate::config::{GenerationConfig, ModelConfig, Quantization};
 use crate::error::{Error, Result};
-use crate::json;
+use crate::mmap::TensorBytes;
 use crate::safetensors::{SafetensorsFolder, StoredDType};
+use crate::{file, json};
 
 const CONFIG: &str = "config.json";
 const GENERATION_CONFIG: &str = "generation_config.json";
@@ -62,7 +63,7 @@ fn not_a_model(path: &Path) -> Error {
 /// `config.json`, which must be there, and `generation_config.json`, which may.
 pub(super) fn read_configs(folder: &Path) -> Result<(ModelConfig, GenerationConfig)> {
     let path = folder.join(CONFIG);
-    if !path.exists() {
+    if !file::is_there(&path)? {
         return Err(Error::NotAModel { path: folder.to_owned() });
     }
     let object: Map<String, Value> = json::read(&path)?;
@@ -93,6 +94,10 @@ impl TensorSource for SafetensorsFolder {
 
     fn parts(&self, spec: &TensorSpec) -> Vec<StoredPart> {
         self.part(&spec.name).into_iter().collect()
+    }
+
+    fn headers(&self) -> Vec<TensorBytes> {
+        self.headers()
     }
 
     fn files(&self) -> Vec<(PathBuf, u64)> {

@@ -82,11 +82,12 @@ fn check_vocab_size(file: &Gguf, num_rows: usize) -> Result<()> {
 /// Layers beyond those that are named; layers for drafts, which some models have at the end, are named by themselves.
 fn check_block_count(file: &Gguf, num_layers: usize) -> Result<()> {
     let drafts = key_of(file, "nextn_predict_layers");
-    if file.metadata().unsigned(&drafts).ok().flatten().is_some_and(|layers| layers > 0) {
+    let drafts = file.metadata().unsigned(&drafts).map_err(|source| file.error(source))?;
+    if drafts.is_some_and(|layers| layers > 0) {
         return Ok(());
     }
     let layer = |name: &str| name.strip_prefix("blk.")?.split_once('.')?.0.parse::<u64>().ok();
-    let last = file.tensors().iter().filter_map(|tensor| layer(tensor.name())).max();
+    let last = file.tensors().filter_map(|tensor| layer(tensor.name())).max();
     let counted = last.map_or(0, |last| last.saturating_add(1));
     if counted <= num_layers as u64 {
         return Ok(());

@@ -6,76 +6,33 @@ mod gguf;
 mod gguf_names;
 mod head;
 mod hf;
+mod identity;
+mod kind;
 mod kv_scales;
 mod look;
+mod options;
 mod quantized;
 mod source;
+mod summary;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use quire_kernels::DType;
 
 use crate::config::{GenerationConfig, ModelConfig};
 use crate::error::{Error, Result};
-use crate::gguf::{Gguf, has_magic};
+use crate::gguf::Gguf;
+
+use self::kind::Kind;
 
 pub(crate) use gguf_names::GgufNames;
 pub use head::OutputHead;
+pub use identity::identify_tokenizer;
 pub(crate) use kv_scales::is_kv_scale;
+pub use options::{LoadFormat, LoadOptions, OnlineQuantization, WeightDType};
 pub use source::{HostScales, HostTensor, StoredPart, TensorInfo, TensorSource, TensorSpec};
-
-/// How to read a checkpoint.
-#[derive(Debug, Clone, Default)]
-pub struct LoadOptions {
-    /// Where tensors come from.
-    pub load_format: LoadFormat,
-    /// What floating-point and quantized tensors are turned into; `None` leaves each as it is stored.
-    pub dtype: Option<WeightDType>,
-    /// What the dense weights of linear layers are quantized to while they are read; `None` leaves them.
-    pub quantize: Option<OnlineQuantization>,
-    /// Seed of random weights ([`LoadFormat::Dummy`]).
-    pub seed: u64,
-}
-
-/// A format that dense weights can be quantized to while they are read.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum OnlineQuantization {
-    /// 8-bit floats (4 exponent bits) with a scale for each row; embedding, head and routers stay as they are.
-    Fp8,
-}
-
-/// Where tensors come from.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum LoadFormat {
-    /// A GGUF file, or the safetensors files of a folder: whichever is there.
-    #[default]
-    Auto,
-    /// Random numbers: only `config.json` is read.
-    Dummy,
-}
-
-/// A dtype that weights can be turned into.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum WeightDType {
-    /// 32 bits.
-    Float32,
-    /// 16 bits, IEEE half.
-    Float16,
-    /// 16 bits, the upper half of a float32.
-    BFloat16,
-}
-
-impl WeightDType {
-    /// The element type.
-    pub fn dtype(self) -> DType {
-        match self {
-            Self::Float32 => DType::F32,
-            Self::Float16 => DType::F16,
-            Self::BFloat16 => DType::BF16,
-        }
-    }
-}
+pub use summary::WeightSummary;
 
 /// An opened model. Opening checks headers; tensors are read when asked for.
 #[derive(Debug)]
@@ -88,23 +45,6 @@ pub struct Checkpoint {
     quantize: Option<OnlineQuantization>,
     /// The GGUF file that also holds the tokenizer, if it is one.
     gguf: Option<std::sync::Arc<Gguf>>,
-}
-
-/// What the tensors of a model take, without reading them.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct WeightSummary {
-    /// Elements of all tensors.
-    pub num_parameters: u64,
-    /// Bytes of all tensors in the dtype they are handed out in.
-    pub num_bytes: u64,
-    /// Tensors and bytes by that dtype.
-    pub by_dtype: BTreeMap<DType, (usize, u64)>,
-    /// The dtypes of matrices: those that linear layers compute with.
-    pub matrix_dtypes: BTreeSet<DType>,
-    /// The dtypes of matrices whose elements have scales beside them.
-    pub scaled_dtypes: BTreeSet<DType>,
-    /// Tensors of the checkpoint that the model does not use, sorted.
-    pub unused: Vec<String>,
 }
 
 impl Checkpoint {
@@ -125,7 +65,7 @@ impl Checkpoint {
     /// Opens as much of a model as can be opened, and adds everything that is wrong to `errors`; `None` where it cannot
     /// be known what its tensors should be.
     pub(crate) fn survey(path: &Path, options: &LoadOptions, errors: &mut Vec<Error>) -> Option<Self> {
-        let opened = match (kind_of(path), options.load_format) {
+        let opened = match (Kind::of(path), options.load_format) {
             (Ok(Kind::Folder), LoadFormat::Auto) => return hf::survey(path, options, errors),
             (Ok(Kind::Gguf), LoadFormat::Auto) => return gguf::survey(path, options, errors),
             (Ok(Kind::Folder), LoadFormat::Dummy) => dummy::open(path, options),
@@ -237,69 +177,6 @@ impl Checkpoint {
         infos.filter_map(Result::transpose).collect()
     }
 
-    /// Checks that every tensor of `specs` is there in its shape, and says what they take. Tensors that
-    /// the model would not use are listed, and warned about.
-    ///
-    /// # Errors
-    /// As [`Checkpoint::tensor`]; [`Error::Problems`] where several do not fit.
-    pub fn check(&self, specs: &[TensorSpec]) -> Result<WeightSummary> {
-        let mut errors = Vec::new();
-        let summary = self.summarize(specs, &mut errors);
-        if let Some(error) = Error::of_problems(&self.path, errors) {
-            return Err(error);
-        }
-        if !summary.unused.is_empty() {
-            let stored_unused: Vec<_> = summary.unused.iter().map(|name| self.stored_name(name)).collect();
-            tracing::warn!(
-                target: "quire::models",
-                path = %self.path.display(),
-                tensors = stored_unused.join(", "),
-                "the checkpoint holds tensors that the model does not use"
-            );
-        }
-        Ok(summary)
-    }
-
-    /// What the tensors of `specs` take, with an error for each that is not there or not as it must be.
-    pub(crate) fn summarize(&self, specs: &[TensorSpec], errors: &mut Vec<Error>) -> WeightSummary {
-        let mut summary = WeightSummary::default();
-        for spec in specs {
-            match self.checked_info(spec) {
-                Ok(info) => self.count(spec, &info, &mut summary, errors),
-                Err(Error::MissingTensor { .. }) if self.source.is_lost(&spec.name) => {}
-                Err(error) => errors.push(error),
-            }
-        }
-        let used: BTreeSet<&str> = specs.iter().map(|spec| spec.name.as_str()).collect();
-        summary.unused =
-            self.source.names().into_iter().filter(|name| !used.contains(name.as_str())).collect();
-        summary
-    }
-
-    fn count(
-        &self,
-        spec: &TensorSpec,
-        info: &TensorInfo,
-        summary: &mut WeightSummary,
-        errors: &mut Vec<Error>,
-    ) {
-        if !(info.dtype.is_float() || info.dtype.is_quantized() || info.scale_bytes.is_some()) {
-            errors.push(self.refuse_dtype(spec, info.dtype));
-        }
-        let num_elements = info.shape.iter().product::<usize>();
-        let (dtype, scale_bytes) = self.read_as(spec, info);
-        let num_bytes = (dtype.bytes_for(num_elements).unwrap_or(0) + scale_bytes.unwrap_or(0)) as u64;
-        match scale_bytes {
-            _ if info.shape.len() < 2 => false,
-            Some(_) => summary.scaled_dtypes.insert(dtype),
-            None => summary.matrix_dtypes.insert(dtype),
-        };
-        let entry = summary.by_dtype.entry(dtype).or_default();
-        *entry = (entry.0 + 1, entry.1 + num_bytes);
-        summary.num_parameters += num_elements as u64;
-        summary.num_bytes += num_bytes;
-    }
-
     pub(crate) fn gguf(&self) -> Option<&Gguf> {
         self.gguf.as_deref()
     }
@@ -357,29 +234,4 @@ impl Checkpoint {
             expected: "a floating-point or quantized dtype".to_owned(),
         }
     }
-}
-
-/// What a path is, by its name or its first bytes.
-enum Kind {
-    Folder,
-    Gguf,
-    /// A file of Python objects.
-    Pickled,
-    Other,
-}
-
-fn kind_of(path: &Path) -> Result<Kind> {
-    use std::io::Read as _;
-    let io = |source| Error::Io { path: path.to_owned(), source };
-    if std::fs::metadata(path).map_err(io)?.is_dir() {
-        return Ok(Kind::Folder);
-    }
-    let ends = |ends: &[&str]| path.extension().is_some_and(|end| ends.iter().any(|known| end == *known));
-    let mut start = Vec::new();
-    crate::file::open(path)?.take(4).read_to_end(&mut start).map_err(io)?;
-    Ok(match () {
-        () if ends(&["gguf"]) || has_magic(&start) => Kind::Gguf,
-        () if ends(&["bin", "pt", "pth", "ckpt"]) => Kind::Pickled,
-        () => Kind::Other,
-    })
 }

@@ -1,6 +1,7 @@
 //! Where tensors come from.
 
 use std::fmt::Debug;
+use std::ops::Range;
 use std::path::PathBuf;
 
 use quire_kernels::{DType, HostWeight, WeightScales};
@@ -97,6 +98,45 @@ pub struct StoredPart {
     pub bytes: TensorBytes,
 }
 
+/// Places of a tensor that are looked at, and the elements of each.
+const NUM_SAMPLES: usize = 8;
+const SAMPLE_ELEMENTS: usize = 512;
+
+impl StoredPart {
+    /// How many elements there are.
+    pub fn num_elements(&self) -> usize {
+        self.bytes.len() / self.dtype.block_bytes() * self.dtype.block_len()
+    }
+
+    /// The elements of a range, which must be whole blocks of it.
+    ///
+    /// # Panics
+    /// If the range reaches past the end.
+    pub fn elements(&self, range: &Range<usize>) -> &[u8] {
+        let (block_len, block_bytes) = (self.dtype.block_len(), self.dtype.block_bytes());
+        &self.bytes[range.start / block_len * block_bytes..range.end / block_len * block_bytes]
+    }
+
+    /// All elements in runs of `len`, or one run of `len` every `step`; both are rounded to whole blocks.
+    pub(crate) fn runs(&self, len: usize, step: usize) -> Vec<Range<usize>> {
+        let (all, block_len) = (self.num_elements(), self.dtype.block_len());
+        let step = (step / block_len * block_len).max(block_len);
+        (0..all).step_by(step).map(|start| start..all.min(start + len)).collect()
+    }
+
+    /// A few places of a tensor; all of a small one.
+    pub(crate) fn samples(&self) -> Vec<Range<usize>> {
+        let all = self.num_elements();
+        if all <= NUM_SAMPLES * SAMPLE_ELEMENTS {
+            return self.runs(all.max(1), all.max(1));
+        }
+        let mut samples = self.runs(SAMPLE_ELEMENTS, all / NUM_SAMPLES);
+        // The end of a file is what a broken transfer lacks.
+        samples.push(all - SAMPLE_ELEMENTS..all);
+        samples
+    }
+}
+
 /// A set of tensors under the names of Hugging Face checkpoints. Implemented for GGUF files, folders of
 /// safetensors and random weights; implement it to read weights from anywhere else.
 pub trait TensorSource: Debug + Send + Sync {
@@ -129,6 +169,11 @@ pub trait TensorSource: Debug + Send + Sync {
     /// The pieces of a tensor as they are stored, for a look at their values; empty where it is made to order.
     fn parts(&self, spec: &TensorSpec) -> Vec<StoredPart> {
         let _ = spec;
+        Vec::new()
+    }
+
+    /// What stands in front of the tensors in each file: names, shapes and places.
+    fn headers(&self) -> Vec<TensorBytes> {
         Vec::new()
     }
 

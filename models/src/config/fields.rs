@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::ConfigError;
+use crate::json::shortened;
 
 /// An object and the path to it. A field that is `null` counts as absent, as in the reference.
 #[derive(Clone, Copy)]
@@ -14,6 +15,11 @@ pub(super) struct Fields<'a> {
 impl<'a> Fields<'a> {
     pub(super) fn new(object: &'a Map<String, Value>) -> Self {
         Self { object, prefix: "" }
+    }
+
+    /// The names of all fields.
+    pub(super) fn names(&self) -> impl Iterator<Item = &'a String> + use<'a> {
+        self.object.keys()
     }
 
     pub(super) fn find(&self, field: &str) -> Option<&'a Value> {
@@ -106,14 +112,5 @@ impl<'a> Fields<'a> {
             expected,
             given: shortened(value),
         })
-    }
-}
-
-fn shortened(value: &Value) -> String {
-    const MAX_CHARS: usize = 60;
-    let text = value.to_string();
-    match text.char_indices().nth(MAX_CHARS) {
-        Some((end, _)) => format!("{}...", &text[..end]),
-        None => text,
     }
 }

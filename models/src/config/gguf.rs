@@ -46,7 +46,6 @@ impl ModelConfig {
     pub fn from_gguf(file: &Gguf) -> Result<Self> {
         let refuse = |source| Error::Config { path: file.path().to_owned(), source };
         let keys = Keys::new(file)?;
-        keys.check_single_file()?.map_err(refuse)?;
         keys.architecture(false).map_err(refuse)?;
         let hidden_size = keys.size("embedding_length")?;
         let num_heads = keys.size("attention.head_count")?;
@@ -192,21 +191,6 @@ impl<'a> Keys<'a> {
             tensor: EMBEDDING.to_owned(),
             path: self.file.path().to_owned(),
         })
-    }
-
-    /// A file that is one of several holds only some of the tensors.
-    fn check_single_file(&self) -> Result<Result<(), ConfigError>> {
-        const KEY: &str = "split.count";
-        let given =
-            self.file.metadata().unsigned(KEY).map_err(|source| self.file.error(source))?.unwrap_or(1);
-        if given <= 1 {
-            return Ok(Ok(()));
-        }
-        Ok(Err(ConfigError::Unsupported {
-            field: KEY.to_owned(),
-            given: given.to_string(),
-            expected: "one file that holds all tensors (llama-gguf-split --merge makes it)".to_owned(),
-        }))
     }
 
     /// Layers of Gemma scale by the head's width, but for the largest models, which scale by what the width would be if

@@ -131,29 +131,34 @@ fn compressed_tensors(fields: Fields<'_>) -> Result<Quantization, ConfigError> {
     {
         return Err(unsupported(fields, "sparsity_config.format", given, "dense"));
     }
-    let groups = fields.find("config_groups").and_then(Value::as_object);
+    let groups_path = fields.path("config_groups");
     let mut block = None;
-    for (name, group) in groups.into_iter().flatten() {
-        let path = format!("{FIELD}.config_groups.{name}");
-        let refuse = |field: &str, given: &str, expected: &str| {
-            let field = format!("{path}.{field}");
-            Err(ConfigError::Unsupported { field, given: given.to_owned(), expected: expected.to_owned() })
-        };
-        if let Some(given) = group.get("format").and_then(Value::as_str).filter(|format| !known(format)) {
-            return refuse("format", given, EXPECTED);
-        }
-        let Some(weights) = group.get("weights").and_then(Value::as_object) else { continue };
-        let weights = Fields::new(weights);
-        let kind = (weights.string("type")?.unwrap_or("int"), weights.size("num_bits")?.unwrap_or(8));
-        if !matches!(kind, ("int", 4 | 8) | ("float", 8)) {
-            let given = format!("{} of {} bits", kind.0, kind.1);
-            return refuse("weights", &given, "int of 4 or 8 bits, or float of 8 bits");
-        }
-        if weights.string("strategy")? == Some("block") {
-            block = sizes(weights, "block_structure")?;
+    if let Some(groups) = fields.object_at("config_groups", &groups_path)? {
+        for name in groups.names() {
+            let path = groups.path(name);
+            let Some(group) = groups.object_at(name, &path)? else { continue };
+            if let Some(given) = group.string("format")?.filter(|format| !known(format)) {
+                return Err(unsupported(group, "format", given, EXPECTED));
+            }
+            block = group_block(group)?.or(block);
         }
     }
     Ok(Quantization::CompressedTensors { block })
+}
+
+/// What shares a scale in a group of compressed-tensors, where the group says so.
+fn group_block(group: Fields<'_>) -> Result<Option<[usize; 2]>, ConfigError> {
+    let path = group.path("weights");
+    let Some(weights) = group.object_at("weights", &path)? else { return Ok(None) };
+    let kind = (weights.string("type")?.unwrap_or("int"), weights.size("num_bits")?.unwrap_or(8));
+    if !matches!(kind, ("int", 4 | 8) | ("float", 8)) {
+        let given = format!("{} of {} bits", kind.0, kind.1);
+        return Err(unsupported(group, "weights", &given, "int of 4 or 8 bits, or float of 8 bits"));
+    }
+    match weights.string("strategy")? {
+        Some("block") => sizes(weights, "block_structure"),
+        _ => Ok(None),
+    }
 }
 
 fn weight_block_size(fields: Fields<'_>) -> Result<Option<[usize; 2]>, ConfigError> {
@@ -267,5 +272,10 @@ mod tests {
         let file = json!({"quant_method": "compressed-tensors", "config_groups": {
             "group_0": {"weights": {"num_bits": 4, "type": "float"}}}});
         refused(file, "config_groups.group_0.weights: float of 4 bits");
+        let groups = |groups| json!({"quant_method": "compressed-tensors", "config_groups": groups});
+        refused(groups(json!([1])), "quantization_config.config_groups: expected an object, given [1]");
+        refused(groups(json!({"a": 1})), "quantization_config.config_groups.a: expected an object, given 1");
+        refused(groups(json!({"a": {"weights": "int4"}})), "config_groups.a.weights: expected an object");
+        refused(groups(json!({"a": {"format": 4}})), "config_groups.a.format: expected a string, given 4");
     }
 }

@@ -154,6 +154,20 @@ pub enum GgufError {
         /// How many there are.
         counted: u64,
     },
+    /// One file of several that is not there.
+    #[error("the model is in several files, of which {file} is missing")]
+    MissingPart {
+        /// The file's name.
+        file: String,
+    },
+    /// One file of several under a name that does not lead to the others.
+    #[error(
+        "the file is one of {count}, but its name is not one as NAME-00001-of-{count:05}.gguf, by which the others are found"
+    )]
+    PartName {
+        /// How many there are.
+        count: u64,
+    },
     /// A pointer that stands for a file in Git's large file storage.
     #[error("the file is a pointer of git lfs, not the model itself: `git lfs pull` fetches it")]
     LfsPointer,

@@ -27,6 +27,7 @@ pub struct Header {
     /// Names of tensors that are not sound.
     lost: BTreeSet<String>,
     by_name: BTreeMap<String, usize>,
+    num_bytes: usize,
 }
 
 /// Where a tensor lies and what it is.
@@ -87,7 +88,8 @@ impl Header {
         let alignment = alignment(&metadata)?;
         let raw = read_tensors(&mut cursor, num_tensors)?;
 
-        let data_start = (cursor.at() as u64).next_multiple_of(alignment);
+        let num_bytes = cursor.at();
+        let data_start = (num_bytes as u64).next_multiple_of(alignment);
         let place = Placement { data_start, alignment, file_bytes: data.len() as u64 };
         let (mut tensors, mut lost) = (Vec::new(), BTreeSet::new());
         for tensor in raw {
@@ -102,12 +104,17 @@ impl Header {
         }
         find_overlaps(&tensors, errors);
         let by_name = index_by_name(&tensors, errors);
-        Ok(Self { version, metadata, tensors, lost, by_name })
+        Ok(Self { version, metadata, tensors, lost, by_name, num_bytes })
     }
 
     /// Whether a tensor is not here because it is not sound.
     pub fn is_lost(&self, name: &str) -> bool {
         self.lost.contains(name)
+    }
+
+    /// How long it is.
+    pub fn num_bytes(&self) -> usize {
+        self.num_bytes
     }
 
     /// The format's version, 2 or 3.

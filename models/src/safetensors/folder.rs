@@ -9,8 +9,8 @@ use serde_json::Value;
 use super::{Entry, Header, SafetensorsError, StoredDType};
 use crate::checkpoint::StoredPart;
 use crate::error::{Error, Result};
-use crate::json;
 use crate::mmap::{MappedFile, TensorBytes};
+use crate::{file, json};
 
 const SINGLE_FILE: &str = "model.safetensors";
 const INDEX_FILE: &str = "model.safetensors.index.json";
@@ -56,7 +56,8 @@ pub enum ShardError {
 #[derive(Debug)]
 pub struct SafetensorsFolder {
     path: PathBuf,
-    files: Vec<Arc<MappedFile>>,
+    /// With the lengths of their headers.
+    files: Vec<(Arc<MappedFile>, usize)>,
     /// By name: the file it lies in, and where.
     tensors: BTreeMap<String, (usize, Entry)>,
     /// Tensors that a header or the index has, and that cannot be read.
@@ -105,19 +106,20 @@ impl SafetensorsFolder {
         let (single, index) = (folder.join(SINGLE_FILE), folder.join(INDEX_FILE));
         let (path, files) = (folder.to_owned(), Vec::new());
         let mut opened = Self { path, files, tensors: BTreeMap::new(), lost: BTreeSet::new() };
-        if single.exists() {
-            if index.exists() {
-                tracing::warn!(
-                    target: "quire::models",
-                    index = %index.display(),
-                    "ignored: model.safetensors lies beside it and is used"
-                );
+        match (file::is_there(&single), file::is_there(&index)) {
+            (Ok(true), has_index) => {
+                if matches!(has_index, Ok(true)) {
+                    tracing::warn!(
+                        target: "quire::models",
+                        index = %index.display(),
+                        "ignored: model.safetensors lies beside it and is used"
+                    );
+                }
+                opened.open_file(&single, problems);
             }
-            opened.open_file(&single, problems);
-        } else if index.exists() {
-            opened.open_index(&index, problems);
-        } else {
-            problems.push(no_weights(folder));
+            (Ok(false), Ok(true)) => opened.open_index(&index, problems),
+            (Ok(false), Ok(false)) => problems.push(no_weights(folder)),
+            (Err(error), _) | (_, Err(error)) => problems.push(error),
         }
         opened
     }
@@ -142,7 +144,12 @@ impl SafetensorsFolder {
 
     /// The files, with their lengths in bytes.
     pub fn files(&self) -> Vec<(PathBuf, u64)> {
-        self.files.iter().map(|file| (file.path().to_owned(), file.len() as u64)).collect()
+        self.files.iter().map(|(file, _)| (file.path().to_owned(), file.len() as u64)).collect()
+    }
+
+    /// The bytes of each file that stand in front of its tensors.
+    pub fn headers(&self) -> Vec<TensorBytes> {
+        self.files.iter().filter_map(|(file, num_bytes)| TensorBytes::mapped(file, 0..*num_bytes)).collect()
     }
 
     /// Every tensor's name, sorted.
@@ -158,12 +165,12 @@ impl SafetensorsFolder {
     /// A tensor's bytes.
     pub fn bytes(&self, name: &str) -> Option<TensorBytes> {
         let (file, entry) = self.tensors.get(name)?;
-        TensorBytes::mapped(&self.files[*file], entry.range())
+        TensorBytes::mapped(&self.files[*file].0, entry.range())
     }
 
     /// The file a tensor lies in.
     pub fn file(&self, name: &str) -> Option<&Path> {
-        self.tensors.get(name).map(|(file, _)| self.files[*file].path())
+        self.tensors.get(name).map(|(file, _)| self.files[*file].0.path())
     }
 
     fn open_index(&mut self, index_path: &Path, problems: &mut Vec<Error>) {
@@ -216,11 +223,11 @@ impl SafetensorsFolder {
         problems.extend(errors.into_iter().map(refuse));
         for (name, entry) in header.entries() {
             if let Some((first, _)) = self.tensors.insert(name.clone(), (self.files.len(), entry.clone())) {
-                let first = self.files[first].path().to_owned();
+                let first = self.files[first].0.path().to_owned();
                 problems.push(Error::TensorTwice { tensor: name.clone(), first, second: path.to_owned() });
             }
         }
-        self.files.push(file);
+        self.files.push((file, header.num_bytes()));
     }
 }
 
@@ -249,7 +256,8 @@ fn shard_path(folder: &Path, shard: &str, index: &Index) -> Result<PathBuf, Shar
         return Err(ShardError::ShardName { shard: shard.to_owned() });
     }
     let path = folder.join(shard);
-    if path.exists() {
+    // What cannot be looked for is told when it is opened.
+    if file::is_there(&path).unwrap_or(true) {
         return Ok(path);
     }
     let mut inside = index.weight_map.iter().filter(|(_, file)| *file == shard).map(|(tensor, _)| tensor);

@@ -5,8 +5,9 @@ use std::fmt;
 use std::ops::Range;
 
 use quire_kernels::DType;
-use serde::Deserialize;
-use serde::de::{Deserializer, Error as _, IgnoredAny, MapAccess, Visitor};
+
+use super::raw::{self, RawEntry};
+use crate::json::JsonError;
 
 const LENGTH_BYTES: usize = 8;
 /// The format's own limit, so that nobody's header can ask for more.
@@ -40,9 +41,25 @@ pub enum SafetensorsError {
         /// The file's length.
         file_bytes: u64,
     },
-    /// The header is no JSON of the right form.
-    #[error("the header is not valid")]
-    HeaderJson(#[source] serde_json::Error),
+    /// The header is no JSON.
+    #[error("the header is not valid json")]
+    HeaderJson(#[source] JsonError),
+    /// The header is JSON of another form.
+    #[error("the header is not valid: {field}: expected {expected}, given {given}")]
+    HeaderForm {
+        /// Where in it.
+        field: String,
+        /// What belongs there.
+        expected: &'static str,
+        /// What is there, shortened.
+        given: String,
+    },
+    /// A name or field that is in the header twice.
+    #[error("the header is not valid: {field} is given twice")]
+    Twice {
+        /// The tensor, or its field.
+        field: String,
+    },
     /// Offsets that end before they start, or beyond what a number holds.
     #[error("tensor {tensor}: data offsets {start}..{end} are not a range")]
     Offsets {
@@ -115,6 +132,7 @@ impl SafetensorsError {
 #[derive(Debug)]
 pub struct Header {
     entries: BTreeMap<String, Entry>,
+    num_bytes: usize,
 }
 
 /// One tensor of a file.
@@ -169,10 +187,10 @@ impl Header {
             Ok(read) => read,
             Err(error) => {
                 errors.push(error);
-                return Self { entries };
+                return Self { entries, num_bytes: 0 };
             }
         };
-        for (name, raw) in raw.0 {
+        for (name, raw) in raw {
             match raw.locate(name.clone(), data_start as u64, data.len() as u64) {
                 Ok(entry) => {
                     entries.insert(name, entry);
@@ -184,7 +202,12 @@ impl Header {
         if errors.is_empty() {
             find_extra_bytes(&entries, data_start, data.len(), errors);
         }
-        Self { entries }
+        Self { entries, num_bytes: data_start }
+    }
+
+    /// How long it is, with its length in front; 0 where it cannot be read.
+    pub fn num_bytes(&self) -> usize {
+        self.num_bytes
     }
 
     /// Every tensor, by name.
@@ -209,11 +232,9 @@ fn data_start(data: &[u8]) -> Result<usize, SafetensorsError> {
     Ok(LENGTH_BYTES + given as usize)
 }
 
-fn read_raw(data: &[u8]) -> Result<(usize, RawHeader), SafetensorsError> {
+fn read_raw(data: &[u8]) -> Result<(usize, BTreeMap<String, RawEntry>), SafetensorsError> {
     let data_start = data_start(data)?;
-    let raw =
-        serde_json::from_slice(&data[LENGTH_BYTES..data_start]).map_err(SafetensorsError::HeaderJson)?;
-    Ok((data_start, raw))
+    Ok((data_start, raw::read(&data[LENGTH_BYTES..data_start])?))
 }
 
 fn find_overlaps(entries: &BTreeMap<String, Entry>, errors: &mut Vec<SafetensorsError>) {
@@ -237,13 +258,6 @@ fn find_extra_bytes(
         let (end, file_bytes) = (end as u64, file_bytes as u64);
         errors.push(SafetensorsError::ExtraBytes { end, file_bytes, extra: file_bytes - end });
     }
-}
-
-#[derive(Deserialize)]
-struct RawEntry {
-    dtype: String,
-    shape: Vec<usize>,
-    data_offsets: (u64, u64),
 }
 
 impl RawEntry {
@@ -295,42 +309,6 @@ impl fmt::Display for StoredDType {
             Self::Known(dtype) => dtype.fmt(f),
             Self::Foreign(name) => f.pad(name),
         }
-    }
-}
-
-/// The header's object without `__metadata__`; a name given twice is an error, where a map of serde's
-/// would keep the last one.
-struct RawHeader(BTreeMap<String, RawEntry>);
-
-impl<'de> Deserialize<'de> for RawHeader {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        deserializer.deserialize_map(HeaderVisitor)
-    }
-}
-
-struct HeaderVisitor;
-
-impl<'de> Visitor<'de> for HeaderVisitor {
-    type Value = RawHeader;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("an object of tensors")
-    }
-
-    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<RawHeader, A::Error> {
-        let mut entries = BTreeMap::new();
-        while let Some(name) = map.next_key::<String>()? {
-            if name == "__metadata__" {
-                map.next_value::<IgnoredAny>()?;
-                continue;
-            }
-            let entry = map.next_value()?;
-            if entries.contains_key(&name) {
-                return Err(A::Error::custom(format_args!("tensor {name} is given twice")));
-            }
-            entries.insert(name, entry);
-        }
-        Ok(RawHeader(entries))
     }
 }
 
@@ -391,6 +369,6 @@ mod tests {
         check(overlap, 7, "tensors a and b overlap");
         let twice = r#"{"a":{"dtype":"U8","shape":[1],"data_offsets":[0,1]},
                         "a":{"dtype":"U8","shape":[1],"data_offsets":[1,2]}}"#;
-        check(twice, 2, "the header is not valid");
+        check(twice, 2, "the header is not valid: tensor a is given twice");
     }
 }

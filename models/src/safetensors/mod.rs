@@ -10,6 +10,7 @@
 
 mod folder;
 mod header;
+mod raw;
 
 pub use folder::{SafetensorsFolder, ShardError};
 pub(crate) use header::LFS_POINTER;

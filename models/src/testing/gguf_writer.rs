@@ -22,6 +22,7 @@ pub struct GgufWriter {
 #[derive(Debug, Clone)]
 #[expect(missing_docs, reason = "the names are the documentation")]
 pub enum MetadataValue {
+    U16(u16),
     U32(u32),
     F32(f32),
     Bool(bool),
@@ -45,6 +46,22 @@ impl GgufWriter {
     /// Adds a tensor: its GGUF name, dtype, shape (the slowest dimension first) and bytes.
     pub fn add(&mut self, name: impl Into<String>, dtype: DType, shape: &[usize], bytes: Vec<u8>) {
         self.tensors.push((name.into(), dtype, shape.to_vec(), bytes));
+    }
+
+    /// The same in several files, tensors by turns, as llama.cpp splits a model: all but the first have no other metadata
+    /// than which of them they are.
+    pub fn split(&self, num_files: u16) -> Vec<Self> {
+        let num_tensors = self.tensors.len() as u32;
+        let file = |number: u16| {
+            let metadata = if number == 0 { self.metadata.clone() } else { Vec::new() };
+            let tensors = self.tensors.iter().skip(number.into()).step_by(num_files.into());
+            let mut file = Self { metadata, tensors: tensors.cloned().collect() };
+            file.set("split.no", MetadataValue::U16(number));
+            file.set("split.count", MetadataValue::U16(num_files));
+            file.set("split.tensors.count", MetadataValue::U32(num_tensors));
+            file
+        };
+        (0..num_files).map(file).collect()
     }
 
     /// The file.
@@ -81,6 +98,10 @@ impl MetadataValue {
     fn push(&self, file: &mut Vec<u8>) {
         let kind = |file: &mut Vec<u8>, id: u32| file.extend(id.to_le_bytes());
         match self {
+            Self::U16(value) => {
+                kind(file, 2);
+                file.extend(value.to_le_bytes());
+            }
             Self::U32(value) => {
                 kind(file, 4);
                 file.extend(value.to_le_bytes());

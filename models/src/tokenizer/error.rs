@@ -1,5 +1,9 @@
 //! What can be wrong with a tokenizer.
 
+use serde_json::Value;
+
+use crate::json::shortened;
+
 /// Why a tokenizer cannot be made or used.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
@@ -9,6 +13,16 @@ pub enum TokenizerError {
     NoFile {
         /// The file's name.
         file: &'static str,
+    },
+    /// A field holds something of another form.
+    #[error("{field}: expected {expected}, given {given}")]
+    Form {
+        /// The field, and where in it.
+        field: String,
+        /// What it should hold.
+        expected: &'static str,
+        /// What it holds, shortened.
+        given: String,
     },
     /// The file's content is refused.
     #[error("{file} is not a valid tokenizer")]
@@ -79,4 +93,12 @@ pub enum TokenizerError {
     /// A text that has no ids.
     #[error("the text cannot be encoded")]
     Encode(#[source] tokenizers::Error),
+}
+
+impl TokenizerError {
+    /// A field that holds something of another form, or nothing.
+    pub(super) fn form(field: &str, expected: &'static str, given: Option<&Value>) -> Self {
+        let given = given.map_or_else(|| "nothing".to_owned(), shortened);
+        Self::Form { field: field.to_owned(), expected, given }
+    }
 }

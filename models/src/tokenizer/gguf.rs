@@ -1,5 +1,7 @@
 //! A tokenizer rebuilt from a GGUF file's metadata.
 
+use std::borrow::Cow;
+
 use tokenizers::models::bpe::{BPE, Merges, Vocab};
 use tokenizers::normalizers::unicode::NFC;
 use tokenizers::pre_tokenizers::byte_level::ByteLevel;
@@ -37,7 +39,7 @@ pub(super) fn open(file: &Gguf) -> Result<Tokenizer> {
             let merges = reader.merges(&tokens)?;
             Built {
                 inner: build_bpe(&tokens, merges, family).map_err(refuse)?,
-                texts: tokens.iter().map(|token| (*token).to_owned()).collect(),
+                texts: tokens.iter().map(|token| Cow::Borrowed(*token)).collect(),
                 adds_bos: family.adds_bos,
                 adds_eos: false,
             }
@@ -54,10 +56,10 @@ pub(super) fn open(file: &Gguf) -> Result<Tokenizer> {
 }
 
 /// A tokenizer without special tokens, and what is needed to give it those.
-struct Built {
+struct Built<'a> {
     inner: tokenizers::Tokenizer,
     /// The tokens as the tokenizer writes them.
-    texts: Vec<String>,
+    texts: Vec<Cow<'a, str>>,
     /// What is put around a text where the file does not say.
     adds_bos: bool,
     adds_eos: bool,
@@ -90,11 +92,11 @@ fn build_bpe(
 }
 
 /// Control tokens, and that for what is unknown, are special; what users defined is found in text but is not special.
-fn added_tokens(tokens: &[String], types: &[i64]) -> Vec<AddedToken> {
+fn added_tokens(tokens: &[Cow<'_, str>], types: &[i64]) -> Vec<AddedToken> {
     let added =
         tokens.iter().zip(types).filter(|(_, kind)| matches!(**kind, UNKNOWN | CONTROL | USER_DEFINED));
     added
-        .map(|(token, kind)| AddedToken::from(token.clone(), *kind != USER_DEFINED).normalized(false))
+        .map(|(token, kind)| AddedToken::from(token.as_ref(), *kind != USER_DEFINED).normalized(false))
         .collect()
 }
 
@@ -132,7 +134,7 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
-    fn sentence_piece(&self, tokens: &[&str], named: &NamedTokens) -> Result<Built> {
+    fn sentence_piece(&self, tokens: &[&'a str], named: &NamedTokens) -> Result<Built<'a>> {
         let refuse = |source| refuse(self.file.path(), source);
         let scores = self.metadata.floats(SCORES).map_err(|source| self.file.error(source))?;
         let scores: Vec<f32> = scores.ok_or_else(|| self.missing(SCORES))?.collect();
@@ -148,22 +150,21 @@ impl<'a> Reader<'a> {
         let pieces = Pieces { tokens, scores: &scores, unknown, adds_space_prefix };
         Ok(Built {
             inner: sentence_piece::build(&pieces).map_err(refuse)?,
-            texts: tokens.iter().map(|token| (*token).to_owned()).collect(),
+            texts: tokens.iter().map(|token| Cow::Borrowed(*token)).collect(),
             adds_bos: true,
             adds_eos: false,
         })
     }
 
     /// The frame of BERT is its classification and its separation token, under the names of BOS and EOS or their own.
-    fn word_piece(&self, tokens: &[&str], types: &[i64], named: &NamedTokens) -> Result<Built> {
+    fn word_piece(&self, tokens: &[&'a str], types: &[i64], named: &NamedTokens) -> Result<Built<'a>> {
         let is_plain = |id: usize| types.get(id).is_none_or(|kind| *kind == NORMAL);
-        let tokens: Vec<String> = tokens.iter().map(|token| (*token).to_owned()).collect();
         let unknown = named.unk.as_deref().unwrap_or("[UNK]");
-        let inner = word_piece::build(&tokens, is_plain, unknown);
+        let inner = word_piece::build(tokens, is_plain, unknown);
         let texts = tokens.iter().enumerate();
         let texts = texts.map(|(id, token)| match is_plain(id) {
-            true => word_piece::unmarked(token),
-            false => token.clone(),
+            true => Cow::Owned(word_piece::unmarked(token)),
+            false => Cow::Borrowed(*token),
         });
         Ok(Built {
             inner: inner.map_err(|source| refuse(self.file.path(), source))?,

@@ -1,6 +1,7 @@
 //! Text to token ids and back, and where a model keeps what it takes.
 
 mod error;
+mod fault;
 mod gguf;
 mod hf;
 mod pre_tokenizer;
@@ -10,7 +11,7 @@ mod text;
 mod word_piece;
 
 use std::collections::BTreeSet;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
 use crate::checkpoint::Checkpoint;
@@ -21,6 +22,7 @@ use text::Pieces;
 
 pub use error::TokenizerError;
 pub use template::ChatTemplates;
+pub(crate) use template::template_files;
 pub use text::{TextOptions, TextStream};
 
 /// A tokenizer with what its model says about special tokens.
@@ -90,6 +92,14 @@ impl Tokenizer {
         gguf::open(&Gguf::open(path)?)
     }
 
+    /// The files that [`open`](Self::open) reads; `None` for a GGUF file.
+    pub(crate) fn files_of(path: &Path) -> Option<[PathBuf; 2]> {
+        if path.is_dir() {
+            return Some(hf::files_of(&path.join(hf::FILE)));
+        }
+        path.extension().is_some_and(|end| end == "json").then(|| hf::files_of(path))
+    }
+
     pub(crate) fn new(inner: tokenizers::Tokenizer, named: NamedTokens) -> Self {
         let eos_token_ids = named.eos.iter().filter_map(|text| inner.token_to_id(text)).collect();
         Self { inner, blind: OnceLock::new(), pieces: OnceLock::new(), named, eos_token_ids }
@@ -146,6 +156,12 @@ impl Tokenizer {
 
     /// The largest id of a token and one: rows that an embedding needs.
     pub fn num_ids(&self) -> usize {
+        let num_tokens = self.vocab_size();
+        // Where so many ids from 0 on have a token there are no others; asking is cheaper than a copy of all.
+        let has_token = |id: usize| u32::try_from(id).is_ok_and(|id| self.inner.id_to_token(id).is_some());
+        if (0..num_tokens).all(has_token) {
+            return num_tokens;
+        }
         let ids = self.inner.get_vocab(true).into_values();
         ids.max().map_or(0, |last| last as usize + 1)
     }

@@ -1,13 +1,14 @@
 //! Where a model keeps its chat templates. They are text here; who renders them knows the language.
 
 use std::collections::BTreeMap;
-use std::path::Path;
+use std::fs;
+use std::path::{Path, PathBuf};
 
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::error::{Error, Result};
 use crate::gguf::Gguf;
-use crate::json;
+use crate::{file, json};
 
 const FILE: &str = "chat_template.jinja";
 /// A folder of templates whose files are their names.
@@ -15,7 +16,10 @@ const OTHERS: &str = "additional_chat_templates";
 /// Where processors of texts and images keep theirs.
 const PROCESSOR_FILE: &str = "chat_template.json";
 const CONFIG: &str = "tokenizer_config.json";
+const FIELD: &str = "chat_template";
 const KEY: &str = "tokenizer.chat_template";
+/// The one that is meant where nobody names one.
+const DEFAULT: &str = "default";
 
 /// The chat templates of a model, by name; the one that is meant where nobody names one is `default`.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -26,7 +30,7 @@ pub struct ChatTemplates {
 impl ChatTemplates {
     /// The template to use where nobody names one.
     pub fn default_template(&self) -> Option<&str> {
-        self.named("default")
+        self.named(DEFAULT)
     }
 
     /// A template by name, such as `tool_use`.
@@ -44,32 +48,19 @@ impl ChatTemplates {
     pub(super) fn from_folder(folder: &Path) -> Result<Self> {
         let mut by_name = BTreeMap::new();
         for file in [CONFIG, PROCESSOR_FILE] {
-            let config: Map<String, Value> = json::read_if_there(&folder.join(file))?.unwrap_or_default();
-            match config.get("chat_template") {
-                Some(Value::String(template)) => {
-                    by_name.insert("default".to_owned(), template.clone());
-                }
-                Some(Value::Array(templates)) => by_name.extend(templates.iter().filter_map(named_template)),
-                Some(Value::Object(templates)) => {
-                    let texts = templates.iter().filter_map(|(name, text)| Some((name, text.as_str()?)));
-                    by_name.extend(texts.map(|(name, text)| (name.clone(), text.to_owned())));
-                }
-                None | Some(Value::Null) => {}
-                Some(other) => {
-                    let expected = "chat_template to be a text, or named texts";
-                    let (path, given) = (folder.join(file), json::described(other));
-                    return Err(Error::JsonForm { path, expected, given });
-                }
+            let path = folder.join(file);
+            if let Some(given) = json::read_if_there(&path)?.as_ref().and_then(|config| config.get(FIELD)) {
+                by_name.extend(named_texts(given).map_err(|(expected, given)| {
+                    let given = json::described(given);
+                    Error::JsonForm { path, expected, given }
+                })?);
             }
         }
         let path = folder.join(FILE);
-        if path.exists() {
-            by_name.insert("default".to_owned(), read_text(path)?);
+        if file::is_there(&path)? {
+            by_name.insert(DEFAULT.to_owned(), read_text(path)?);
         }
-        let others = std::fs::read_dir(folder.join(OTHERS)).into_iter().flatten().flatten();
-        for path in
-            others.map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|end| end == "jinja"))
-        {
+        for path in templates_of(&folder.join(OTHERS))? {
             if let Some(name) = path.file_stem().and_then(|name| name.to_str()) {
                 by_name.insert(name.to_owned(), read_text(path.clone())?);
             }
@@ -84,7 +75,7 @@ impl ChatTemplates {
         for key in metadata.keys().filter(|key| key.starts_with(KEY)) {
             let name = match key[KEY.len()..].strip_prefix('.') {
                 Some(name) => name,
-                None if key.len() == KEY.len() => "default",
+                None if key.len() == KEY.len() => DEFAULT,
                 // `tokenizer.chat_templates` is the list of the names.
                 None => continue,
             };
@@ -96,14 +87,55 @@ impl ChatTemplates {
     }
 }
 
-fn read_text(path: std::path::PathBuf) -> Result<String> {
+fn read_text(path: PathBuf) -> Result<String> {
     let bytes = crate::file::read(&path)?;
     let invalid =
         |error| Error::Io { path, source: std::io::Error::new(std::io::ErrorKind::InvalidData, error) };
     String::from_utf8(bytes).map_err(invalid)
 }
 
-fn named_template(entry: &Value) -> Option<(String, String)> {
-    let field = |name: &str| entry.get(name)?.as_str().map(str::to_owned);
-    Some((field("name")?, field("template")?))
+/// The files of a model's folder that hold nothing but chat templates; a file named here need not be there.
+pub(crate) fn template_files(folder: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = templates_of(&folder.join(OTHERS))?;
+    files.sort();
+    files.extend([PROCESSOR_FILE, FILE].map(|name| folder.join(name)));
+    Ok(files)
+}
+
+/// The templates of a folder; none where there is no folder.
+fn templates_of(folder: &Path) -> Result<Vec<PathBuf>> {
+    let io = |source| Error::Io { path: folder.to_owned(), source };
+    if !file::is_there(folder)? {
+        return Ok(Vec::new());
+    }
+    let paths = fs::read_dir(folder).map_err(io)?.map(|entry| Ok(entry?.path()));
+    let paths = paths.collect::<std::io::Result<Vec<_>>>().map_err(io)?;
+    Ok(paths.into_iter().filter(|path| path.extension().is_some_and(|end| end == "jinja")).collect())
+}
+
+type Refused<'a> = (&'static str, &'a Value);
+
+/// One text, a list of objects that each have a name and a template, or an object of texts by name.
+fn named_texts(given: &Value) -> Result<Vec<(String, String)>, Refused<'_>> {
+    match given {
+        Value::Null => Ok(Vec::new()),
+        Value::String(template) => Ok(vec![(DEFAULT.to_owned(), template.clone())]),
+        Value::Array(templates) => templates.iter().map(named_text).collect(),
+        Value::Object(templates) => {
+            let text = |(name, text): (&String, _)| Ok((name.clone(), text_of(text)?));
+            templates.iter().map(text).collect()
+        }
+        other => Err(("chat_template to be a text, or named texts", other)),
+    }
+}
+
+fn named_text(entry: &Value) -> Result<(String, String), Refused<'_>> {
+    let field = |name: &str| entry.get(name).and_then(Value::as_str).map(str::to_owned);
+    let both = field("name").zip(field("template"));
+    both.ok_or(("a name and a template, both texts, in each entry of chat_template", entry))
+}
+
+fn text_of(template: &Value) -> Result<String, Refused<'_>> {
+    let text = template.as_str().map(str::to_owned);
+    text.ok_or(("each template of chat_template to be a text", template))
 }

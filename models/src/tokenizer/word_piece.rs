@@ -15,14 +15,12 @@ const CONTINUATION: &str = "##";
 
 /// A tokenizer without special tokens. `is_plain` tells ordinary tokens from those with a role.
 pub(super) fn build(
-    tokens: &[String],
+    tokens: &[&str],
     is_plain: impl Fn(usize) -> bool,
     unknown: &str,
 ) -> Result<tokenizers::Tokenizer, TokenizerError> {
-    let entries = tokens
-        .iter()
-        .enumerate()
-        .map(|(id, token)| (if is_plain(id) { unmarked(token) } else { token.clone() }, id as u32));
+    let text = |id: usize, token: &str| if is_plain(id) { unmarked(token) } else { token.to_owned() };
+    let entries = tokens.iter().enumerate().map(|(id, token)| (text(id, token), id as u32));
     let model = WordPiece::builder()
         .vocab(entries.collect::<Vocab>())
         .unk_token(unknown.to_owned())
@@ -52,7 +50,7 @@ mod tests {
 
     #[test]
     fn words_are_cut_into_the_longest_pieces() {
-        let tokens = ["[UNK]", "\u{2581}un", "able", "aff", "\u{2581}cafe"].map(str::to_owned);
+        let tokens = ["[UNK]", "\u{2581}un", "able", "aff", "\u{2581}cafe"];
         let tokenizer = build(&tokens, |id| id > 0, "[UNK]").unwrap();
         let ids = |text: &str| tokenizer.encode(text, false).unwrap().get_ids().to_vec();
         assert_eq!(ids("Unaffable café"), [1, 3, 2, 4]);

@@ -27,7 +27,8 @@ fn br48_files_that_are_not_whole() {
         with_bytes(|_| b"version https://git-lfs.github.com/spec/v1\noid sha256:00\nsize 1\n".to_vec());
     refused(&path, "broken-file", &["git lfs pull"]);
     let (_f, path) = with_bytes(|_| raw("{\"a\":", 0));
-    refused(&path, "broken-file", &["header is not valid"]);
+    let says = "header is not valid json: line 1, column 5: expected a value, but the file ends there";
+    refused(&path, "broken-file", &[says]);
 }
 
 #[test]
@@ -82,12 +83,30 @@ fn files_with_more_or_less_than_their_tensors() {
     let entry = r#"{"dtype":"F32","shape":[2],"data_offsets":[0,8]}"#;
     for (header, says) in [
         (format!(r#"{{"a":{entry},"a":{entry}}}"#), "tensor a is given twice"),
-        (r#"{"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}}"#.to_owned(), "header is not valid"),
-        (r#"{"a":{"dtype":"F32","shape":[2.5],"data_offsets":[0,8]}}"#.to_owned(), "header is not valid"),
-        (r#"{"a":{"dtype":"F32","shape":"2","data_offsets":[0,8]}}"#.to_owned(), "header is not valid"),
-        (r#"{"a":{"shape":[2],"data_offsets":[0,8]}}"#.to_owned(), "header is not valid"),
-        ("[]".to_owned(), "header is not valid"),
-        (format!("{}{}", "[".repeat(100_000), "]".repeat(100_000)), "header is not valid"),
+        (
+            r#"{"a":{"dtype":"F32","dtype":"F16","shape":[2],"data_offsets":[0,8]}}"#.to_owned(),
+            "tensor a: dtype is given twice",
+        ),
+        (
+            r#"{"a":{"dtype":"F32","shape":[-2],"data_offsets":[0,8]}}"#.to_owned(),
+            "tensor a: shape: expected a list of whole numbers of at least 0, given [-2]",
+        ),
+        (r#"{"a":{"dtype":"F32","shape":[2.5],"data_offsets":[0,8]}}"#.to_owned(), "given [2.5]"),
+        (r#"{"a":{"dtype":"F32","shape":"2","data_offsets":[0,8]}}"#.to_owned(), "given \"2\""),
+        (
+            r#"{"a":{"shape":[2],"data_offsets":[0,8]}}"#.to_owned(),
+            "a: dtype: expected a string, given nothing",
+        ),
+        (
+            r#"{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,4,8]}}"#.to_owned(),
+            "tensor a: data_offsets: expected two whole numbers of at least 0, given [0,4,8]",
+        ),
+        (r#"{"a":7}"#.to_owned(), "tensor a: expected an object with dtype, shape and data_offsets, given 7"),
+        ("[]".to_owned(), "the header is not valid: all of it: expected an object of tensors, given []"),
+        (
+            format!("{}{}", "[".repeat(100_000), "]".repeat(100_000)),
+            "at most 127 levels of lists and objects",
+        ),
     ] {
         let (_f, path) = with_bytes(|_| raw(&header, 8));
         refused(&path, "broken-file", &[says]);
@@ -124,7 +143,7 @@ fn what_is_no_file_is_not_waited_for() {
     let (_f, path) = single();
     fs::remove_file(path.join(WEIGHTS)).unwrap();
     std::os::unix::fs::symlink("/nowhere/at/all", path.join(WEIGHTS)).unwrap();
-    refused(&path, "no-weights", &["holds no weights"]);
+    refused(&path, "unreadable-file", &["cannot read", WEIGHTS]);
 }
 
 #[test]

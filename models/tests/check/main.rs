@@ -5,8 +5,10 @@
 mod common;
 mod files;
 mod gguf;
+mod gguf_split;
 mod settings;
 mod tensors;
+mod texts;
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -160,7 +160,7 @@ fn br51_tokenizers_that_do_not_fit() {
     let (_f, path) = tokenizer(&|path| fs::remove_file(path.join("tokenizer.json")).unwrap());
     refused(&path, "tokenizer", &["tokenizer.json is not there"]);
     let (_f, path) = tokenizer(&|path| fs::write(path.join("tokenizer.json"), "{}").unwrap());
-    refused(&path, "tokenizer", &["not a valid tokenizer"]);
+    refused(&path, "tokenizer", &["tokenizer.json", "model: expected an object, given nothing"]);
     let (_f, path) = tokenizer(&|path| fs::write(path.join("tokenizer_config.json"), "[").unwrap());
     refused(&path, "invalid-json", &["tokenizer_config.json"]);
     let (_f, path) = tokenizer(&|path| {

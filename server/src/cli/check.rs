@@ -9,16 +9,18 @@ use quire_models::check::{CheckOptions, CheckReport, Depth, Finding, Severity};
 use serde::Serialize;
 
 use super::Context;
-use super::output::write_line;
+use super::output::{write_field, write_line};
+use super::source::SourceArgs;
 use crate::error::{Error, Result, counted};
-use crate::model_source::{KnownModel, ModelSource};
 
 /// Exit codes: 0 the model can be loaded, 1 it cannot, 2 the command line is wrong.
 #[derive(Args)]
 pub(crate) struct CheckArgs {
-    /// A folder, a .gguf file, a Hugging Face id or an alias; as for other commands.
-    #[arg(value_name = "MODEL")]
-    model: Option<String>,
+    #[command(flatten)]
+    source: SourceArgs,
+    /// Branch, tag or commit of a model of the hub, as @REVISION behind its name.
+    #[arg(long, value_name = "REVISION")]
+    revision: Option<String>,
     /// Reads every weight, not only a few places of each, for NaN and infinity.
     #[arg(long, conflicts_with = "headers")]
     full: bool,
@@ -60,8 +62,8 @@ struct Row<'a> {
 }
 
 pub(crate) fn run(context: &Context<'_>, args: &CheckArgs) -> Result<()> {
-    let name = args.model.as_deref().unwrap_or(KnownModel::default_model().alias);
-    let model = ModelSource::parse(name)?.fetch_in(&context.env)?;
+    let source = args.source.model(args.revision.as_deref())?;
+    let model = source.fetch_in(&args.source.env(&context.env))?;
     let depth = match (args.full, args.headers) {
         (true, _) => Depth::Full,
         (_, true) => Depth::Headers,
@@ -142,7 +144,7 @@ struct Table<'a>(&'a CheckReport);
 impl std::fmt::Display for Table<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let report = self.0;
-        let mut line = |name: &str, value: String| writeln!(f, "{name:<14}{value}");
+        let mut line = |name: &str, value: String| write_field(f, name, &value);
         let kind = [report.format, report.architecture.as_deref(), report.quantization];
         let kind: Vec<_> = kind.into_iter().flatten().collect();
         line("model", format!("{} ({})", report.path.display(), kind.join(", ")))?;

@@ -5,11 +5,12 @@ use std::io::{self, Write};
 
 use clap::Args;
 use quire_engine::{Bytes, EnginePlan};
+use quire_models::check;
 use serde::Serialize;
 
 use super::Context;
 use super::model::ModelArgs;
-use super::output::{OutputFormat, write_line};
+use super::output::{OutputFormat, write_field, write_line};
 use crate::error::{Error, Result, with_causes};
 use crate::start;
 
@@ -82,7 +83,7 @@ fn warn_of_tokenizer(plan: &EnginePlan) {
     if plan.config().has_dummy_weights() || plan.config().tokenizer.is_some() {
         return;
     }
-    if let Err(error) = plan.checkpoint().tokenizer() {
+    if let Err(error) = check::tokenizer(plan.checkpoint()) {
         let error = with_causes(&error);
         tracing::warn!(target: "quire::server", "other commands would refuse this model: {error}");
     }
@@ -138,7 +139,7 @@ impl std::fmt::Display for Report {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let size = |num_bytes: usize| Bytes(num_bytes as u64).to_string();
         let weights = self.weight_bytes_by_dtype.iter().map(|(dtype, n)| format!("{} in {dtype}", Bytes(*n)));
-        let mut line = |name: &str, value: String| writeln!(f, "{name:<14}{value}");
+        let mut line = |name: &str, value: String| write_field(f, name, &value);
         line("model", format!("{} ({}, {})", self.model, self.path, self.format))?;
         line("architecture", format!("{}, {} parameters", self.architecture, self.num_parameters))?;
         line(

@@ -15,6 +15,7 @@ mod recording;
 mod sampling;
 mod serve;
 mod simulate;
+mod source;
 mod trace;
 mod tune;
 mod tune_settings;

@@ -11,21 +11,16 @@ use tokio::runtime::{Builder, Runtime};
 use super::Context;
 use super::engine::EngineFlags;
 use super::input;
+use super::source::SourceArgs;
 use crate::app::App;
 use crate::error::{Error, Result};
-use crate::model_source::{KnownModel, ModelSource};
 use crate::start::{self, Parts};
 use crate::trace;
 
 #[derive(Args)]
 pub(crate) struct ModelArgs {
-    /// A folder, a .gguf file, a Hugging Face id (ORG/NAME, ORG/NAME/FILE.gguf, each with an optional @REVISION) or
-    /// smollm2-135m, which is also the default.
-    #[arg(value_name = "MODEL")]
-    argument: Option<String>,
-    /// The same as MODEL.
-    #[arg(long = "model", value_name = "MODEL", hide = true)]
-    flag: Option<String>,
+    #[command(flatten)]
+    source: SourceArgs,
     /// Threads of the CPU backend; by default one a core.
     #[arg(long, value_name = "N", help_heading = "Engine", allow_negative_numbers = true, value_parser = num_threads)]
     threads: Option<usize>,
@@ -72,11 +67,8 @@ impl ModelArgs {
         if let Some(seed) = seed {
             given.set("seed", &seed.to_string(), Source::Flag).map_err(quire_engine::Error::from)?;
         }
-        let mut source = ModelSource::parse(self.name()?)?;
-        if let Some(revision) = self.engine.get("revision") {
-            source = source.at_revision(revision)?;
-        }
-        start::complete(given, &source, &context.env)
+        let source = self.source.model(self.engine.get("revision"))?;
+        start::complete(given, &source, &self.source.env(&context.env))
     }
 
     fn given(&self) -> Result<EngineOptions> {
@@ -93,18 +85,6 @@ impl ModelArgs {
         let given = Path::new(given);
         let path = if given.is_dir() { given.join("tokenizer.json") } else { given.to_owned() };
         fs::metadata(&path).map(drop).map_err(|source| Error::Read { path, source })
-    }
-
-    fn name(&self) -> Result<&str> {
-        match (&self.argument, &self.flag) {
-            (Some(argument), Some(flag)) => {
-                Err(Error::TwoModels { argument: argument.clone(), flag: flag.clone() })
-            }
-            (argument, flag) => {
-                let name = argument.as_deref().or(flag.as_deref());
-                Ok(name.unwrap_or(KnownModel::default_model().alias))
-            }
-        }
     }
 }
 

@@ -46,6 +46,11 @@ struct FailureLine<'a> {
     error: &'a str,
 }
 
+/// Writes a line of a report for people.
+pub(super) fn write_field(to: &mut std::fmt::Formatter<'_>, name: &str, value: &str) -> std::fmt::Result {
+    writeln!(to, "{name:<14}{value}")
+}
+
 /// Writes what came of the request `index`.
 pub(crate) fn write(
     to: &mut impl Write,

@@ -6,7 +6,7 @@ use std::thread;
 use hf_hub::api::sync::{Api, ApiError, ApiRepo, Metadata};
 use hf_hub::{Repo, RepoType};
 
-use super::hub::{Hub, INDEX, SINGLE, weight_files};
+use super::hub::{Hub, INDEX, SINGLE, gguf_files, weight_files};
 use super::progress::TransferBar;
 use super::{HubId, SourceError, hash};
 
@@ -49,7 +49,8 @@ impl<'a> Download<'a> {
     pub(super) fn model(&self, id: &HubId, files: &[String]) -> Result<PathBuf, SourceError> {
         let has = |name: &str| files.iter().any(|file| file == name);
         if let Some(file) = id.file() {
-            return self.file(file);
+            self.files(&gguf_files(file))?;
+            return Ok(self.snapshot.join(file));
         }
         let is_pickled = |file: &String| file.starts_with("pytorch_model") && file.ends_with(".bin");
         if !has(SINGLE) && !has(INDEX) && files.iter().any(is_pickled) {
@@ -100,8 +101,11 @@ impl<'a> Download<'a> {
     fn single_gguf(&self, id: &HubId, files: &[String]) -> Result<PathBuf, SourceError> {
         let mut ggufs: Vec<_> = files.iter().filter(|file| file.ends_with(".gguf")).cloned().collect();
         ggufs.sort();
-        match ggufs.as_slice() {
-            [only] => self.file(only),
+        match ggufs.first() {
+            Some(first) if gguf_files(first) == ggufs => {
+                self.files(&ggufs)?;
+                Ok(self.snapshot.join(first))
+            }
             _ => Err(SourceError::NothingToLoad { repo: id.to_string(), ggufs }),
         }
     }

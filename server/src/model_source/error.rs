@@ -84,7 +84,7 @@ pub enum SourceError {
     },
     /// Offline, and the cache has it not.
     #[error(
-        "HF_HUB_OFFLINE is set and {what} is not {} {}: run once without it to fetch it, or name a folder",
+        "offline (--offline or HF_HUB_OFFLINE) and {what} is not {} {}: run once without it to fetch it, or name a folder",
         if let Some(file) = missing { format!("whole, {file} is not there, in") } else { "in".to_owned() },
         cache.display()
     )]

@@ -286,6 +286,9 @@ mod tests {
     fn offline_without_the_file_is_said_at_once() {
         let case = Case::new(Behaviour::default(), CONTENT, Some(CONTENT));
         let error = case.ensure(&[("HF_HUB_OFFLINE", "1")]).expect_err("offline").to_string();
-        assert!(error.starts_with("HF_HUB_OFFLINE is set and the model tiny is not in"), "{error}");
+        assert!(
+            error.starts_with("offline (--offline or HF_HUB_OFFLINE) and the model tiny is not in"),
+            "{error}"
+        );
     }
 }

@@ -101,7 +101,8 @@ impl Hub {
     fn cached(&self, id: &HubId) -> Option<PathBuf> {
         let folder = self.snapshot(id)?;
         if let Some(file) = id.file() {
-            return Some(folder.join(file)).filter(|file| file.is_file());
+            let is_whole = gguf_files(file).iter().all(|file| folder.join(file).is_file());
+            return is_whole.then(|| folder.join(file));
         }
         if !folder.join("config.json").is_file() {
             return single_gguf(&folder);
@@ -113,7 +114,7 @@ impl Hub {
     fn missing(&self, id: &HubId) -> Option<String> {
         let folder = self.snapshot(id).filter(|folder| folder.is_dir())?;
         let files = match id.file() {
-            Some(file) => vec![file.to_owned()],
+            Some(file) => gguf_files(file),
             None => std::iter::once("config.json".to_owned()).chain(weight_files(&folder)?).collect(),
         };
         files.into_iter().find(|file| !folder.join(file).is_file())
@@ -186,11 +187,19 @@ pub(super) fn weight_files(folder: &Path) -> Option<Vec<String>> {
     names.iter().all(stays_inside).then_some(names)
 }
 
+/// The files of the model that a `.gguf` file is one of.
+pub(super) fn gguf_files(file: &str) -> Vec<String> {
+    let files = quire_models::gguf::files_of(Path::new(file)).into_iter();
+    files.map(|file| file.to_string_lossy().into_owned()).collect()
+}
+
+/// The only model of a folder of `.gguf` files, in one file or several.
 fn single_gguf(folder: &Path) -> Option<PathBuf> {
-    let paths = fs::read_dir(folder).ok()?.filter_map(|entry| Some(entry.ok()?.path()));
-    let mut ggufs = paths.filter(|path| path.extension().is_some_and(|ext| ext == "gguf"));
-    let only = ggufs.next()?;
-    ggufs.next().is_none().then_some(only)
+    let names = fs::read_dir(folder).ok()?.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
+    let mut ggufs: Vec<String> = names.filter(|name| name.ends_with(".gguf")).collect();
+    ggufs.sort();
+    let first = ggufs.first()?;
+    (gguf_files(first) == ggufs).then(|| folder.join(first))
 }
 
 #[cfg(test)]
@@ -418,10 +427,30 @@ mod tests {
     }
 
     #[test]
+    fn all_files_of_a_split_gguf_are_fetched() {
+        let [first, second] = ["m-00001-of-00002.gguf", "m-00002-of-00002.gguf"];
+        let case = Case::new(&[(first, b"GGUF 1"), (second, b"GGUF 2")], Behaviour::default());
+        let path = case.fetch(REPO, &[]).expect("it is one model");
+        assert!(path.ends_with(first) && path.with_file_name(second).is_file(), "{}", path.display());
+        assert_eq!(case.fetch(REPO, &[("HF_HUB_OFFLINE", "1")]).expect("cached"), path);
+
+        let case =
+            Case::new(&[(first, b"GGUF 1"), (second, b"GGUF 2"), ("n.gguf", b"GGUF")], Behaviour::default());
+        assert!(matches!(case.fetch(REPO, &[]), Err(SourceError::NothingToLoad { .. })));
+        let named = format!("{REPO}/{first}");
+        let path = case.fetch(&named, &[]).expect("named");
+        assert!(path.with_file_name(second).is_file() && !path.with_file_name("n.gguf").exists());
+        fs::remove_file(path.with_file_name(second)).expect("there");
+        let error =
+            case.fetch(&named, &[("HF_HUB_OFFLINE", "1")]).expect_err("a file is missing").to_string();
+        assert!(error.contains(second), "{error}");
+    }
+
+    #[test]
     fn offline_with_nothing_cached_is_an_error_that_names_the_cache() {
         let case = Case::new(MODEL, Behaviour::default());
         let error = case.fetch(REPO, &[("HF_HUB_OFFLINE", "1")]).expect_err("nothing cached").to_string();
-        assert!(error.starts_with("HF_HUB_OFFLINE is set and org/tiny is not in"), "{error}");
+        assert!(error.starts_with("offline (--offline or HF_HUB_OFFLINE) and org/tiny is not in"), "{error}");
         assert_eq!(case.stub.num_requests(), 0);
     }
 

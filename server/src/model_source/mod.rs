@@ -16,7 +16,7 @@ mod pip;
 mod progress;
 mod reach;
 #[cfg(test)]
-mod stub;
+pub(crate) mod stub;
 
 use std::path::{Path, PathBuf};
 

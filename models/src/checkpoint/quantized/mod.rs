@@ -11,14 +11,17 @@
 //! A module without these has a dense weight. Scales of activations (`input_scale`) are not used: activations are not
 //! quantized to a checkpoint's scales here, which is more exact.
 
+mod layout;
 mod module;
+mod parts;
 mod unpack;
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::checkpoint::{HostTensor, StoredPart, TensorInfo, TensorSource, TensorSpec};
 use crate::config::Quantization;
-use crate::error::{Error, Result};
+use crate::error::Result;
+use crate::mmap::TensorBytes;
 use crate::safetensors::SafetensorsFolder;
 
 use module::Module;
@@ -125,12 +128,11 @@ impl TensorSource for QuantizedTensors {
         names.filter_map(|name| self.folder.part(&name)).collect()
     }
 
+    fn headers(&self) -> Vec<TensorBytes> {
+        TensorSource::headers(&self.folder)
+    }
+
     fn files(&self) -> Vec<(std::path::PathBuf, u64)> {
         TensorSource::files(&self.folder)
     }
-}
-
-/// A part that a module should have.
-fn missing(folder: &SafetensorsFolder, tensor: String) -> Error {
-    Error::MissingTensor { tensor, path: folder.path().to_owned() }
 }

@@ -1,5 +1,7 @@
 //! JSON files, with errors that name the file.
 
+mod error;
+
 use std::path::Path;
 
 use serde_json::{Map, Value};
@@ -7,12 +9,12 @@ use serde_json::{Map, Value};
 use crate::error::{Error, Result};
 use crate::file;
 
+pub use error::JsonError;
+
 /// Reads the object that `path` is.
 pub(crate) fn read(path: &Path) -> Result<Map<String, Value>> {
     let text = file::read(path)?;
-    check_encoding(path, &text)?;
-    let value = serde_json::from_slice(&text);
-    match value.map_err(|source| Error::Json { path: path.to_owned(), source })? {
+    match parse(path, &text)? {
         Value::Object(object) => Ok(object),
         other => {
             let (path, given) = (path.to_owned(), described(&other));
@@ -23,7 +25,14 @@ pub(crate) fn read(path: &Path) -> Result<Map<String, Value>> {
 
 /// Reads `path` if there is such a file.
 pub(crate) fn read_if_there(path: &Path) -> Result<Option<Map<String, Value>>> {
-    if path.exists() { read(path).map(Some) } else { Ok(None) }
+    if file::is_there(path)? { read(path).map(Some) } else { Ok(None) }
+}
+
+/// The value that the text of the file `path` is.
+pub(crate) fn parse(path: &Path, text: &[u8]) -> Result<Value> {
+    check_encoding(path, text)?;
+    serde_json::from_slice(text)
+        .map_err(|error| Error::Json { path: path.to_owned(), source: JsonError::of(&error, text) })
 }
 
 /// Editors of some systems write a mark in front that no reader of JSON understands.
@@ -45,5 +54,15 @@ pub(crate) fn described(value: &Value) -> String {
         Value::String(_) => "a string".to_owned(),
         Value::Array(list) => format!("a list of {}", list.len()),
         Value::Object(_) => "an object".to_owned(),
+    }
+}
+
+/// A value as it is written, of a long one the beginning.
+pub(crate) fn shortened(value: &Value) -> String {
+    const MAX_CHARS: usize = 60;
+    let text = value.to_string();
+    match text.char_indices().nth(MAX_CHARS) {
+        Some((end, _)) => format!("{}...", &text[..end]),
+        None => text,
     }
 }
