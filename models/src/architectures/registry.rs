@@ -33,6 +33,14 @@ pub trait Architecture: Send + Sync {
         Ok(Box::new(CausalLm::load(loader, &self.decoder())?))
     }
 
+    /// Whether there is something in a configuration that its models cannot do; [`tensors`](Self::tensors) says it too.
+    ///
+    /// # Errors
+    /// [`Error::Unsupported`].
+    fn check_config(&self, config: &ModelConfig) -> Result<()> {
+        config.gate().map(drop)
+    }
+
     /// Every tensor the model needs, so that a checkpoint is refused before memory is reserved for it.
     ///
     /// # Errors
@@ -65,6 +73,10 @@ where
 {
     fn build(&self, loader: &Loader<'_>) -> Result<Box<dyn Model>> {
         self(loader)
+    }
+
+    fn check_config(&self, _: &ModelConfig) -> Result<()> {
+        Ok(())
     }
 
     fn tensors(&self, checkpoint: &Checkpoint) -> Result<Vec<TensorSpec>> {

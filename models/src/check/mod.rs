@@ -20,8 +20,9 @@ use std::path::{Path, PathBuf};
 
 use crate::architectures::ModelRegistry;
 use crate::checkpoint::{
-    Checkpoint, LoadFormat, LoadOptions, OutputHead, TensorSpec, WeightSummary, is_kv_scale,
+    Checkpoint, LoadFormat, LoadOptions, OutputHead, Surveyed, TensorSpec, WeightSummary, is_kv_scale,
 };
+use crate::config::GenerationConfig;
 use crate::error::{Error, Result};
 use crate::tokenizer::{ChatTemplates, NamedTokens, Tokenizer};
 
@@ -68,6 +69,8 @@ pub struct CheckReport {
     pub weights: Option<WeightSummary>,
     /// Where the output head is.
     pub head: Option<OutputHead>,
+    /// The makers' sampling defaults.
+    pub generation: GenerationConfig,
     /// Its chat templates.
     pub templates: ChatTemplates,
     /// Special tokens, as far as its tokenizer could be opened.
@@ -100,11 +103,15 @@ impl CheckReport {
 pub fn check(path: &Path, options: &CheckOptions, registry: &ModelRegistry) -> CheckReport {
     let mut found = Found::default();
     let mut report = CheckReport { path: path.to_owned(), ..CheckReport::default() };
-    if let Some(checkpoint) = Checkpoint::survey(path, &options.load, &mut found.errors) {
-        found.look_at(checkpoint, options, registry, &mut report);
+    if let Some(surveyed) = Checkpoint::survey(path, &options.load, &mut found.errors) {
+        found.look_at(surveyed, options, registry, &mut report);
     }
-    let problems = found.errors.iter().map(Finding::of_error);
-    report.findings = problems.chain(found.notes).collect();
+    for finding in found.errors.iter().map(Finding::of_error).chain(found.notes) {
+        // A file that two readers need is wrong once.
+        if !report.findings.contains(&finding) {
+            report.findings.push(finding);
+        }
+    }
     report
 }
 
@@ -118,9 +125,9 @@ pub fn load(
     registry: &ModelRegistry,
 ) -> Result<(Checkpoint, WeightSummary)> {
     let mut found = Found::default();
-    let checkpoint = Checkpoint::survey(path, &options.load, &mut found.errors);
+    let surveyed = Checkpoint::survey(path, &options.load, &mut found.errors);
     let mut report = CheckReport::default();
-    let checkpoint = checkpoint.map(|checkpoint| found.look_at(checkpoint, options, registry, &mut report));
+    let checkpoint = surveyed.map(|surveyed| found.look_at(surveyed, options, registry, &mut report));
     for note in &found.notes {
         match note.kind {
             // All is well with these.
@@ -144,7 +151,7 @@ pub fn load(
 pub fn tokenizer(checkpoint: &Checkpoint) -> Result<Tokenizer> {
     let tokenizer = checkpoint.tokenizer()?;
     let mut found = Found::default();
-    found.check_tokenizer(checkpoint, &tokenizer);
+    found.check_tokenizer(checkpoint, Some(checkpoint.config()), &tokenizer);
     Error::of_problems(checkpoint.path(), found.errors).map_or(Ok(tokenizer), Err)
 }
 
@@ -156,36 +163,60 @@ struct Found {
 }
 
 impl Found {
+    /// Looks at everything that can be looked at by itself, and compares what is sound.
     fn look_at(
         &mut self,
-        mut checkpoint: Checkpoint,
+        surveyed: Surveyed,
         options: &CheckOptions,
         registry: &ModelRegistry,
         report: &mut CheckReport,
     ) -> Checkpoint {
+        let Surveyed { mut checkpoint, config_is_sound, has_tensors } = surveyed;
+        let architecture = &checkpoint.config().architecture;
         report.format = Some(checkpoint.format());
-        report.architecture = Some(checkpoint.config().architecture.clone());
+        report.architecture = Some(architecture.clone()).filter(|name| !name.is_empty());
         report.quantization = checkpoint.quantization();
         report.files = checkpoint.files();
-        self.check_context(&checkpoint);
-        self.note_activations(&checkpoint);
-        report.head = self.decide_head(&mut checkpoint);
-        let is_dummy = options.load.load_format == LoadFormat::Dummy;
-        if let Some(specs) = self.needed_tensors(&checkpoint, registry) {
-            let before = self.errors.len();
-            let summary = checkpoint.summarize(&specs, &mut self.errors);
-            self.list_unused(&checkpoint, &summary);
-            let specs: Vec<&TensorSpec> =
-                specs.iter().filter(|spec| checkpoint.contains(&spec.name)).collect();
-            if !is_dummy {
-                report.scan = scan::scan(&checkpoint, &specs, options.depth, &mut self.errors);
-            }
-            report.weights = (self.errors.len() == before).then_some(summary);
+        if config_is_sound {
+            self.take(checkpoint.check_metadata());
+            self.note_activations(&checkpoint);
         }
-        if !is_dummy {
-            self.check_texts(&checkpoint, options.skip_tokenizer, report);
+        if config_is_sound && has_tensors {
+            self.look_at_tensors(&mut checkpoint, options, registry, report);
+        } else if let Some(name) = &report.architecture {
+            let config = checkpoint.config();
+            self.take(registry.find(name).and_then(|architecture| architecture.check_config(config)));
+        }
+        if options.load.load_format != LoadFormat::Dummy {
+            let config = config_is_sound.then(|| checkpoint.config());
+            self.check_texts(&checkpoint, config, options.skip_tokenizer, report);
         }
         checkpoint
+    }
+
+    fn look_at_tensors(
+        &mut self,
+        checkpoint: &mut Checkpoint,
+        options: &CheckOptions,
+        registry: &ModelRegistry,
+        report: &mut CheckReport,
+    ) {
+        report.head = self.decide_head(checkpoint);
+        let Some(specs) = self.needed_tensors(checkpoint, registry) else { return };
+        let before = self.errors.len();
+        let summary = checkpoint.summarize(&specs, &mut self.errors);
+        self.list_unused(checkpoint, &summary);
+        let specs: Vec<&TensorSpec> =
+            specs.iter().filter(|spec| checkpoint.contains(&spec.name)).collect();
+        if options.load.load_format != LoadFormat::Dummy {
+            report.scan = scan::scan(checkpoint, &specs, options.depth, &mut self.errors);
+        }
+        report.weights = (self.errors.len() == before).then_some(summary);
+    }
+
+    /// The value, or a problem.
+    fn take<T>(&mut self, read: Result<T>) -> Option<T> {
+        read.map_err(|error| self.errors.push(error)).ok()
     }
 
     /// Where the head is. If it is nowhere that is said once, and the rest is looked at as if it were the embedding.
@@ -206,25 +237,7 @@ impl Found {
         registry: &ModelRegistry,
     ) -> Option<Vec<TensorSpec>> {
         let found = registry.find(&checkpoint.config().architecture);
-        match found.and_then(|architecture| architecture.tensors(checkpoint)) {
-            Ok(specs) => Some(specs),
-            Err(error) => {
-                self.errors.push(error);
-                None
-            }
-        }
-    }
-
-    /// Nobody has trained for a context of billions of tokens: the number is what is left of another one.
-    fn check_context(&mut self, checkpoint: &Checkpoint) {
-        const MAX_CONTEXT: usize = 1 << 28;
-        let given = checkpoint.config().max_position_embeddings;
-        if given > MAX_CONTEXT {
-            self.errors.push(checkpoint.size_error("max_position_embeddings", given, MAX_CONTEXT));
-        }
-        if let Err(error) = checkpoint.check_metadata() {
-            self.errors.push(error);
-        }
+        self.take(found.and_then(|architecture| architecture.tensors(checkpoint)))
     }
 
     fn list_unused(&mut self, checkpoint: &Checkpoint, summary: &WeightSummary) {

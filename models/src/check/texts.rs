@@ -1,7 +1,10 @@
 //! What stands between text and ids.
 
+use std::path::Path;
+
 use super::{CheckReport, Finding, Found};
 use crate::checkpoint::Checkpoint;
+use crate::config::ModelConfig;
 use crate::error::Error;
 use crate::tokenizer::Tokenizer;
 
@@ -9,49 +12,68 @@ use crate::tokenizer::Tokenizer;
 const MANY_SPARE_ROWS: usize = 1024;
 
 impl Found {
-    /// Tokenizer against embedding, special tokens against both, and where templates are.
+    /// Tokenizer against embedding, special tokens against both, and where templates are. `config` is there where it is sound.
     pub(super) fn check_texts(
         &mut self,
         checkpoint: &Checkpoint,
+        config: Option<&ModelConfig>,
         skip_tokenizer: bool,
         report: &mut CheckReport,
     ) {
-        match checkpoint.chat_templates() {
-            Ok(templates) if templates.default_template().is_none() => {
-                let message = "no chat template: chat requests need one that is given".to_owned();
-                self.note("no-template", checkpoint, message);
-            }
-            Ok(templates) => report.templates = templates,
-            Err(error) => self.errors.push(error),
-        }
+        self.check_templates(checkpoint, report);
         if checkpoint.config().raw.contains_key("auto_map") {
             let message = "auto_map names code of the repository, which is never run".to_owned();
             self.note("remote-code", checkpoint, message);
         }
-        self.check_generation(checkpoint);
+        report.generation = checkpoint.generation().clone();
+        if let Some(config) = config {
+            self.check_generation(checkpoint, config.vocab_size);
+        }
         if skip_tokenizer {
             return;
         }
-        match checkpoint.tokenizer() {
-            Ok(tokenizer) => {
-                report.named_tokens = tokenizer.named_tokens().clone();
-                self.check_tokenizer(checkpoint, &tokenizer);
-            }
-            Err(error) => self.errors.push(error),
+        if let Some(tokenizer) = checkpoint.survey_tokenizer(&mut self.errors) {
+            report.named_tokens = tokenizer.named_tokens().clone();
+            self.check_tokenizer(checkpoint, config, &tokenizer);
         }
     }
 
-    pub(super) fn check_tokenizer(&mut self, checkpoint: &Checkpoint, tokenizer: &Tokenizer) {
-        let path = checkpoint.path();
-        let num_rows = checkpoint.config().vocab_size;
+    fn check_templates(&mut self, checkpoint: &Checkpoint, report: &mut CheckReport) {
+        let before = self.errors.len();
+        report.templates = checkpoint.survey_templates(&mut self.errors);
+        if report.templates.default_template().is_none() && self.errors.len() == before {
+            let message = "no chat template: chat requests need one that is given".to_owned();
+            self.note("no-template", checkpoint, message);
+        }
+    }
+
+    pub(super) fn check_tokenizer(
+        &mut self,
+        checkpoint: &Checkpoint,
+        config: Option<&ModelConfig>,
+        tokenizer: &Tokenizer,
+    ) {
+        self.check_named_tokens(checkpoint.path(), tokenizer);
+        if let Some(config) = config {
+            self.compare_sizes(checkpoint, config.vocab_size, tokenizer);
+            self.compare_ends(checkpoint, tokenizer);
+        }
+    }
+
+    fn compare_sizes(&mut self, checkpoint: &Checkpoint, num_rows: usize, tokenizer: &Tokenizer) {
         let num_ids = tokenizer.num_ids();
         if num_ids > num_rows {
-            self.errors.push(Error::TokenizerSize { path: path.to_owned(), num_ids, num_rows });
+            let path = checkpoint.path().to_owned();
+            self.errors.push(Error::TokenizerSize { path, num_ids, num_rows });
         } else if num_rows - num_ids > MANY_SPARE_ROWS {
             let message =
                 format!("the embedding has {num_rows} rows, the tokenizer ids for {num_ids} of them");
             self.note("spare-rows", checkpoint, message);
         }
+    }
+
+    /// Tokens that have a role exist.
+    fn check_named_tokens(&mut self, path: &Path, tokenizer: &Tokenizer) {
         let named = tokenizer.named_tokens();
         for (role, token) in
             [("bos", &named.bos), ("eos", &named.eos), ("pad", &named.pad), ("unk", &named.unk)]
@@ -62,7 +84,6 @@ impl Found {
                 self.errors.push(Error::SpecialToken { path, role, token });
             }
         }
-        self.compare_ends(checkpoint, tokenizer);
     }
 
     /// The ends of a text are joined whatever they are; that they differ is worth a look.
@@ -85,8 +106,7 @@ impl Found {
         }
     }
 
-    fn check_generation(&mut self, checkpoint: &Checkpoint) {
-        let vocab_size = checkpoint.config().vocab_size;
+    fn check_generation(&mut self, checkpoint: &Checkpoint, vocab_size: usize) {
         for &given in checkpoint.generation().eos_token_ids.iter().filter(|id| **id as usize >= vocab_size) {
             self.errors.push(checkpoint.token_id_error("eos_token_id", given));
         }

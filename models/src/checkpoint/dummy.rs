@@ -5,8 +5,11 @@ use std::path::{Path, PathBuf};
 use half::f16;
 use quire_kernels::DType;
 
-use super::{Checkpoint, HostTensor, LoadOptions, TensorInfo, TensorSource, TensorSpec, WeightDType, hf};
-use crate::error::Result;
+use super::hf::{self, Configs};
+use super::{
+    Checkpoint, HostTensor, LoadOptions, Surveyed, TensorInfo, TensorSource, TensorSpec, WeightDType,
+};
+use crate::error::{Error, Result};
 use crate::mmap::TensorBytes;
 use crate::parallel;
 use crate::random::{hash_name, mix};
@@ -18,8 +21,8 @@ const NORM_RANGE: (f32, f32) = (0.9, 1.1);
 /// Bytes filled from one seed; part of what a seed means.
 const CHUNK_BYTES: usize = 1 << 16;
 
-pub(super) fn open(path: &Path, options: &LoadOptions) -> Result<Checkpoint> {
-    let (config, generation) = hf::read_configs(path)?;
+pub(super) fn survey(path: &Path, options: &LoadOptions, errors: &mut Vec<Error>) -> Option<Surveyed> {
+    let Configs { config, is_sound, generation } = hf::survey_configs(path, errors)?;
     let dtype = options.dtype.map(WeightDType::dtype).or(config.dtype).unwrap_or(DType::BF16);
     let source = Box::new(DummyTensors {
         path: path.to_owned(),
@@ -27,7 +30,7 @@ pub(super) fn open(path: &Path, options: &LoadOptions) -> Result<Checkpoint> {
         seed: options.seed,
         tied: config.tie_word_embeddings,
     });
-    Ok(Checkpoint {
+    let checkpoint = Checkpoint {
         path: path.to_owned(),
         config,
         generation,
@@ -35,7 +38,8 @@ pub(super) fn open(path: &Path, options: &LoadOptions) -> Result<Checkpoint> {
         dtype: None,
         quantize: None,
         gguf: None,
-    })
+    };
+    Some(Surveyed { checkpoint, config_is_sound: is_sound, has_tensors: true })
 }
 
 /// Tensors made to order: the same seed and name give the same numbers, in whatever order they are asked.

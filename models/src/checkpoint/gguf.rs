@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use super::gguf_names::GgufNames;
 use super::{
-    Checkpoint, HostTensor, LoadOptions, StoredPart, TensorInfo, TensorSource, TensorSpec, WeightDType,
+    Checkpoint, HostTensor, LoadOptions, StoredPart, Surveyed, TensorInfo, TensorSource, TensorSpec,
+    WeightDType,
 };
 use crate::config::{GenerationConfig, ModelConfig, ROPE_TENSORS};
 use crate::error::{Error, Result};
@@ -16,17 +17,16 @@ use crate::mmap::TensorBytes;
 /// neighbours; the models here, like the originals, have them half a head apart.
 const INTERLEAVED: [&str; 3] = ["LlamaForCausalLM", "MixtralForCausalLM", "GraniteForCausalLM"];
 
-pub(super) fn survey(path: &Path, options: &LoadOptions, errors: &mut Vec<Error>) -> Option<Checkpoint> {
-    let opened = Gguf::survey(path, errors).and_then(|file| Ok((ModelConfig::from_gguf(&file)?, file)));
-    match opened {
-        Ok((config, file)) => Some(open(options, config, Arc::new(file))),
-        // A tensor that the configuration is read from may be one of those that are not sound.
-        Err(Error::MissingTensor { .. }) if !errors.is_empty() => None,
-        Err(error) => {
-            errors.push(error);
-            None
-        }
-    }
+pub(super) fn survey(path: &Path, options: &LoadOptions, errors: &mut Vec<Error>) -> Option<Surveyed> {
+    let file = Gguf::survey(path, errors).map_err(|error| errors.push(error)).ok()?;
+    let mut own = Vec::new();
+    let config = ModelConfig::survey_gguf(&file, &mut own);
+    let config_is_sound = own.is_empty();
+    // A tensor that the configuration is read from may be one of those that are not sound.
+    let is_told = !errors.is_empty();
+    errors.extend(own.into_iter().filter(|error| !(is_told && matches!(error, Error::MissingTensor { .. }))));
+    let has_tensors = file.tensors().next().is_some();
+    Some(Surveyed { checkpoint: open(options, config, Arc::new(file)), config_is_sound, has_tensors })
 }
 
 fn open(options: &LoadOptions, config: ModelConfig, file: Arc<Gguf>) -> Checkpoint {

@@ -2,11 +2,13 @@
 
 use std::path::{Path, PathBuf};
 
+use quire_kernels::DType;
 use serde_json::{Map, Value};
 
 use super::quantized::QuantizedTensors;
 use super::{
-    Checkpoint, HostTensor, LoadOptions, StoredPart, TensorInfo, TensorSource, TensorSpec, WeightDType,
+    Checkpoint, HostTensor, LoadOptions, StoredPart, Surveyed, TensorInfo, TensorSource, TensorSpec,
+    WeightDType, modelopt,
 };
 use crate::config::{GenerationConfig, ModelConfig, Quantization};
 use crate::error::{Error, Result};
@@ -17,29 +19,20 @@ use crate::{file, json};
 const CONFIG: &str = "config.json";
 const GENERATION_CONFIG: &str = "generation_config.json";
 
-pub(super) fn survey(path: &Path, options: &LoadOptions, errors: &mut Vec<Error>) -> Option<Checkpoint> {
-    let configs = read_configs(path);
-    if let Err(Error::NotAModel { .. }) = configs {
-        errors.push(not_a_model(path));
-        return None;
-    }
-    let configs = configs.map_err(|error| errors.push(error)).ok();
+/// What would work in place of 8-bit floats that nobody says the scales of.
+const UNSCALED: &str = "F32, F16 or BF16; or a quantization_config in config.json that says how 8-bit floats are scaled";
+
+pub(super) fn survey(path: &Path, options: &LoadOptions, errors: &mut Vec<Error>) -> Option<Surveyed> {
+    let Configs { config, is_sound, generation } = survey_configs(path, errors)?;
     let folder = SafetensorsFolder::survey(path, errors);
-    let (config, generation) = configs?;
-    // Without a single tensor there is nothing to compare.
-    folder.names().next()?;
-    let method = match Quantization::from_json(&config.raw) {
-        Ok(method) => method,
-        Err(source) => {
-            errors.push(Error::Config { path: path.join(CONFIG), source });
-            return None;
-        }
-    };
+    let has_tensors = folder.names().next().is_some();
+    // What is wrong with it has been told.
+    let method = Quantization::from_json(&config.raw).ok().flatten();
     let source: Box<dyn TensorSource> = match method {
         Some(method) => Box::new(QuantizedTensors::new(folder, method)),
         None => Box::new(folder),
     };
-    Some(Checkpoint {
+    let checkpoint = Checkpoint {
         path: path.to_owned(),
         config,
         generation,
@@ -47,7 +40,58 @@ pub(super) fn survey(path: &Path, options: &LoadOptions, errors: &mut Vec<Error>
         dtype: options.dtype.map(WeightDType::dtype),
         quantize: options.quantize,
         gguf: None,
-    })
+    };
+    Some(Surveyed { checkpoint, config_is_sound: is_sound, has_tensors })
+}
+
+/// What a folder says of its model.
+pub(super) struct Configs {
+    pub(super) config: ModelConfig,
+    /// Whether `config` is what its file says.
+    pub(super) is_sound: bool,
+    pub(super) generation: GenerationConfig,
+}
+
+/// `config.json`, which must be there, and `generation_config.json`, which may; `None` where there is no model.
+pub(super) fn survey_configs(folder: &Path, errors: &mut Vec<Error>) -> Option<Configs> {
+    match file::is_there(&folder.join(CONFIG)) {
+        Ok(true) => {}
+        Ok(false) => {
+            errors.push(not_a_model(folder));
+            return None;
+        }
+        Err(error) => {
+            errors.push(error);
+            return None;
+        }
+    }
+    let before = errors.len();
+    let config = survey_config(folder, errors).unwrap_or_else(|error| {
+        errors.push(error);
+        ModelConfig::unknown()
+    });
+    let is_sound = errors.len() == before;
+    Some(Configs { config, is_sound, generation: survey_generation(folder, errors) })
+}
+
+fn survey_config(folder: &Path, errors: &mut Vec<Error>) -> Result<ModelConfig> {
+    let mut object: Map<String, Value> = json::read(&folder.join(CONFIG))?;
+    let added = modelopt::add_settings(folder, &mut object);
+    let of_modelopt = added.map_err(|error| errors.push(error)).unwrap_or(false);
+    let (config, faults) = ModelConfig::survey(&object);
+    errors.extend(faults.into_iter().map(|source| {
+        let is_added = of_modelopt && source.fields().any(Quantization::is_field);
+        Error::Config { path: folder.join(if is_added { modelopt::FILE } else { CONFIG }), source }
+    }));
+    Ok(config)
+}
+
+fn survey_generation(folder: &Path, errors: &mut Vec<Error>) -> GenerationConfig {
+    let path = folder.join(GENERATION_CONFIG);
+    let object = json::read_if_there(&path).map_err(|error| errors.push(error));
+    let (generation, faults) = GenerationConfig::survey(&object.ok().flatten().unwrap_or_default());
+    errors.extend(faults.into_iter().map(|source| Error::Config { path: path.clone(), source }));
+    generation
 }
 
 /// A folder without a configuration may hold what a user meant.
@@ -58,21 +102,6 @@ fn not_a_model(path: &Path) -> Error {
         Some(error @ (Error::FolderOfGguf { .. } | Error::PickledWeights { .. })) => error,
         _ => Error::NotAModel { path: path.to_owned() },
     }
-}
-
-/// `config.json`, which must be there, and `generation_config.json`, which may.
-pub(super) fn read_configs(folder: &Path) -> Result<(ModelConfig, GenerationConfig)> {
-    let path = folder.join(CONFIG);
-    if !file::is_there(&path)? {
-        return Err(Error::NotAModel { path: folder.to_owned() });
-    }
-    let object: Map<String, Value> = json::read(&path)?;
-    let config = ModelConfig::from_json(&object).map_err(|source| Error::Config { path, source })?;
-
-    let path = folder.join(GENERATION_CONFIG);
-    let object: Map<String, Value> = json::read_if_there(&path)?.unwrap_or_default();
-    let generation = GenerationConfig::from_json(&object).map_err(|source| Error::Config { path, source })?;
-    Ok((config, generation))
 }
 
 impl TensorSource for SafetensorsFolder {
@@ -108,17 +137,21 @@ impl TensorSource for SafetensorsFolder {
         let (Some(entry), Some(path)) = (self.entry(&spec.name), self.file(&spec.name)) else {
             return Ok(None);
         };
+        let refuse = |given: String, expected: &str| Error::TensorDType {
+            tensor: spec.name.clone(),
+            path: path.to_owned(),
+            given,
+            expected: expected.to_owned(),
+        };
         match entry.dtype() {
+            StoredDType::Known(dtype @ (DType::F8E4M3 | DType::F8E5M2)) => {
+                Err(refuse(format!("{dtype} without a scale"), UNSCALED))
+            }
             StoredDType::Known(dtype) => {
                 let (shape, path) = (entry.shape().to_vec(), path.to_owned());
                 Ok(Some(TensorInfo { dtype: *dtype, shape, path, scale_bytes: None }))
             }
-            StoredDType::Foreign(name) => Err(Error::TensorDType {
-                tensor: spec.name.clone(),
-                path: path.to_owned(),
-                given: name.clone(),
-                expected: "F32, F16, BF16, F8_E4M3 or F8_E5M2".to_owned(),
-            }),
+            StoredDType::Foreign(name) => Err(refuse(name.clone(), "F32, F16 or BF16")),
         }
     }
 

@@ -34,12 +34,6 @@ impl Checkpoint {
         self.config.tie_word_embeddings = true;
     }
 
-    /// A size of the configuration that cannot be.
-    pub(crate) fn size_error(&self, field: &str, given: usize, max: usize) -> Error {
-        let (path, field) = self.place_of_field(field);
-        Error::Config { path, source: ConfigError::Size { field, given, max } }
-    }
-
     /// A token id of `generation_config.json` that is in no row.
     pub(crate) fn token_id_error(&self, field: &str, given: u32) -> Error {
         let vocab_size = self.config.vocab_size;
@@ -53,12 +47,6 @@ impl Checkpoint {
             check_vocab_size(file, self.config.vocab_size)?;
             check_block_count(file, self.config.num_layers)
         })
-    }
-
-    fn place_of_field(&self, field: &str) -> (PathBuf, String) {
-        let Some(file) = self.gguf() else { return (self.path.join("config.json"), field.to_owned()) };
-        let key = if field == "max_position_embeddings" { "context_length" } else { field };
-        (self.path.clone(), key_of(file, key))
     }
 }
 

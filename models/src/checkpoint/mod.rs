@@ -10,10 +10,12 @@ mod identity;
 mod kind;
 mod kv_scales;
 mod look;
+mod modelopt;
 mod options;
 mod quantized;
 mod source;
 mod summary;
+mod surveyed;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -33,6 +35,7 @@ pub(crate) use kv_scales::is_kv_scale;
 pub use options::{LoadFormat, LoadOptions, OnlineQuantization, WeightDType};
 pub use source::{HostScales, HostTensor, StoredPart, TensorInfo, TensorSource, TensorSpec};
 pub use summary::WeightSummary;
+pub(crate) use surveyed::Surveyed;
 
 /// An opened model. Opening checks headers; tensors are read when asked for.
 #[derive(Debug)]
@@ -57,24 +60,24 @@ impl Checkpoint {
         let opened = Self::survey(path, options, &mut errors);
         match (errors.into_iter().next(), opened) {
             (Some(error), _) => Err(error),
-            (None, Some(opened)) => Ok(opened),
+            (None, Some(opened)) => Ok(opened.checkpoint),
             (None, None) => unreachable!("what cannot be opened gives an error"),
         }
     }
 
-    /// Opens as much of a model as can be opened, and adds everything that is wrong to `errors`; `None` where it cannot
-    /// be known what its tensors should be.
-    pub(crate) fn survey(path: &Path, options: &LoadOptions, errors: &mut Vec<Error>) -> Option<Self> {
-        let opened = match (Kind::of(path), options.load_format) {
+    /// Opens as much of a model as can be opened, and adds everything that is wrong to `errors`; `None` where it is not one.
+    pub(crate) fn survey(path: &Path, options: &LoadOptions, errors: &mut Vec<Error>) -> Option<Surveyed> {
+        let refused = match (Kind::of(path), options.load_format) {
             (Ok(Kind::Folder), LoadFormat::Auto) => return hf::survey(path, options, errors),
             (Ok(Kind::Gguf), LoadFormat::Auto) => return gguf::survey(path, options, errors),
-            (Ok(Kind::Folder), LoadFormat::Dummy) => dummy::open(path, options),
-            (Ok(_), LoadFormat::Dummy) => Err(Error::DummyFile { path: path.to_owned() }),
-            (Ok(Kind::Pickled), _) => Err(Error::PickledWeights { path: path.to_owned() }),
-            (Ok(Kind::Other), _) => Err(Error::NotAModel { path: path.to_owned() }),
-            (Err(error), _) => Err(error),
+            (Ok(Kind::Folder), LoadFormat::Dummy) => return dummy::survey(path, options, errors),
+            (Ok(_), LoadFormat::Dummy) => Error::DummyFile { path: path.to_owned() },
+            (Ok(Kind::Pickled), _) => Error::PickledWeights { path: path.to_owned() },
+            (Ok(Kind::Other), _) => Error::NotAModel { path: path.to_owned() },
+            (Err(error), _) => error,
         };
-        opened.map_err(|error| errors.push(error)).ok()
+        errors.push(refused);
+        None
     }
 
     /// A checkpoint over tensors from anywhere.

@@ -117,6 +117,26 @@ pub enum ConfigError {
 }
 
 impl ConfigError {
+    /// The fields that it is about: the one at fault first, then those that it does not fit.
+    pub(crate) fn fields(&self) -> impl Iterator<Item = &str> {
+        let (field, others) = match self {
+            Self::Missing { field }
+            | Self::Value { field, .. }
+            | Self::Size { field, .. }
+            | Self::OddHeadDim { field, .. }
+            | Self::TokenId { field, .. }
+            | Self::RopeScaling { field, .. }
+            | Self::Unsupported { field, .. } => (field.as_str(), [None, None]),
+            Self::HeadsNotDivisible { field, kv_field, .. } => (field.as_str(), [Some(kv_field), None]),
+            Self::NoHeadDim { field, hidden_field, heads_field, .. } => {
+                (field.as_str(), [Some(hidden_field), Some(heads_field)])
+            }
+            Self::Quantization { .. } => ("quantization_config.quant_method", [None, None]),
+            Self::GgufArchitecture { .. } => ("general.architecture", [None, None]),
+        };
+        std::iter::once(field).chain(others.into_iter().flatten().map(String::as_str))
+    }
+
     /// A value of the right kind outside its range.
     pub(crate) fn number(field: &str, expected: &'static str, given: impl Display) -> Self {
         Self::Value { field: field.to_owned(), expected, given: given.to_string() }

@@ -3,6 +3,7 @@
 use serde_json::{Map, Value};
 
 use super::ConfigError;
+use super::faults::Faults;
 use super::fields::Fields;
 
 /// The defaults of `generation_config.json`; what the file leaves out is `None`.
@@ -30,15 +31,23 @@ impl GenerationConfig {
     /// # Errors
     /// A [`ConfigError`] naming the field.
     pub fn from_json(config: &Map<String, Value>) -> Result<Self, ConfigError> {
-        let fields = Fields::new(config);
-        Ok(Self {
-            eos_token_ids: fields.token_ids("eos_token_id")?,
-            temperature: fields.number("temperature")?,
-            top_p: fields.number("top_p")?,
-            top_k: fields.size("top_k")?,
-            min_p: fields.number("min_p")?,
-            repetition_penalty: fields.number("repetition_penalty")?,
-            max_new_tokens: fields.size("max_new_tokens")?,
-        })
+        let (read, faults) = Self::survey(config);
+        faults.into_iter().next().map_or(Ok(read), Err)
+    }
+
+    /// The same, with all that is wrong, and what can be read in spite of it.
+    pub(crate) fn survey(config: &Map<String, Value>) -> (Self, Vec<ConfigError>) {
+        let faults = Faults::default();
+        let fields = Fields::new(config, &faults);
+        let read = Self {
+            eos_token_ids: fields.token_ids("eos_token_id"),
+            temperature: fields.number("temperature"),
+            top_p: fields.number("top_p"),
+            top_k: fields.size("top_k"),
+            min_p: fields.number("min_p"),
+            repetition_penalty: fields.number("repetition_penalty"),
+            max_new_tokens: fields.size("max_new_tokens"),
+        };
+        (read, faults.into_vec())
     }
 }

@@ -3,6 +3,7 @@
 use quire_kernels::RouteWeights;
 
 use super::dialect::Dialect;
+use super::faults::Faults;
 use super::{
     ConfigError, MAX_LAYERS, ModelConfig, MoeConfig, RopeConfig, RopeScaling, SlidingWindow, head_dim_of,
 };
@@ -44,6 +45,24 @@ impl ModelConfig {
     /// # Errors
     /// [`Error::Gguf`] or [`Error::Config`], naming the key.
     pub fn from_gguf(file: &Gguf) -> Result<Self> {
+        let mut errors = Vec::new();
+        let read = Self::survey_gguf(file, &mut errors);
+        errors.into_iter().next().map_or(Ok(read), Err)
+    }
+
+    /// The same, with all that is wrong. Where that is something, what was read is good for nothing but to look for more.
+    pub(crate) fn survey_gguf(file: &Gguf, errors: &mut Vec<Error>) -> Self {
+        let faults = Faults::default();
+        let read = Self::read_gguf(file, &faults).unwrap_or_else(|error| {
+            errors.push(error);
+            Self::unknown()
+        });
+        let refuse = |source| Error::Config { path: file.path().to_owned(), source };
+        errors.extend(faults.into_vec().into_iter().map(refuse));
+        read
+    }
+
+    fn read_gguf(file: &Gguf, faults: &Faults) -> Result<Self> {
         let refuse = |source| Error::Config { path: file.path().to_owned(), source };
         let keys = Keys::new(file)?;
         keys.architecture(false).map_err(refuse)?;
@@ -98,8 +117,8 @@ impl ModelConfig {
         };
         config.eos_token_ids.dedup();
         let (dialect, rotary_dim) = (Dialect::of(&config.architecture), config.rope.rotary_dim);
-        dialect.check_rotary_dim(rotary_dim, head_dim, &|field| keys.name(field)).map_err(refuse)?;
-        config.validate_as(&|field| keys.name(field)).map_err(refuse)?;
+        faults.take(dialect.check_rotary_dim(rotary_dim, head_dim, &|field| keys.name(field)));
+        config.check(&|field| keys.name(field), faults);
         Ok(config)
     }
 }

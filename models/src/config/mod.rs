@@ -2,6 +2,7 @@
 
 mod dialect;
 mod error;
+mod faults;
 mod fields;
 mod generation;
 mod gguf;
@@ -15,6 +16,8 @@ use quire_kernels::{DType, Gate};
 
 use crate::error::Error;
 
+use faults::Faults;
+
 pub use error::ConfigError;
 pub use generation::GenerationConfig;
 pub(crate) use gguf::ROPE_TENSORS;
@@ -26,6 +29,8 @@ pub use window::SlidingWindow;
 /// The largest size or count taken seriously; products of two still fit into 64 bits.
 const MAX_SIZE: usize = u32::MAX as usize;
 const MAX_LAYERS: usize = 1 << 16;
+/// Nobody has trained for a context of so many tokens: a larger number is what is left of another one.
+const MAX_CONTEXT: usize = 1 << 28;
 
 /// The shape of a decoder, from `config.json` or from a GGUF file's metadata, validated.
 ///
@@ -156,28 +161,49 @@ impl ModelConfig {
     /// # Errors
     /// A [`ConfigError`] naming the field as `config.json` does.
     pub fn validate(&self) -> Result<(), ConfigError> {
-        self.validate_as(&str::to_owned)
+        let faults = Faults::default();
+        self.check(&str::to_owned, &faults);
+        faults.first_or(())
     }
 
-    /// As [`validate`](Self::validate), with fields named as the file names them that `name` stands for.
-    fn validate_as(&self, name: Naming<'_>) -> Result<(), ConfigError> {
-        let sizes = [
-            ("hidden_size", self.hidden_size),
-            ("intermediate_size", self.intermediate_size),
-            ("num_attention_heads", self.num_heads),
-            ("num_key_value_heads", self.num_kv_heads),
-            ("head_dim", self.head_dim),
-            ("vocab_size", self.vocab_size),
-            ("max_position_embeddings", self.max_position_embeddings),
-        ];
-        for (field, given) in sizes {
-            in_range(name(field), given, MAX_SIZE)?;
+    /// As [`validate`](Self::validate), with all faults, and fields named as the file names them that `name` stands for.
+    fn check(&self, name: Naming<'_>, faults: &Faults) {
+        self.check_sizes(name, faults);
+        if !(self.rms_norm_eps.is_finite() && self.rms_norm_eps >= 0.0) {
+            let expected = "a finite number of at least 0";
+            faults.add(ConfigError::number(&name("rms_norm_eps"), expected, self.rms_norm_eps));
         }
-        in_range(name("num_hidden_layers"), self.num_layers, MAX_LAYERS)?;
+        self.rope.check(self.head_dim, name, faults);
+        if let Some(rope) = &self.local_rope {
+            rope.check(self.head_dim, name, faults);
+        }
+        if let Some(moe) = &self.moe {
+            moe.check(name, faults);
+        }
+        self.check_scales(name, faults);
+        self.check_token_ids(name, faults);
+    }
+
+    fn check_sizes(&self, name: Naming<'_>, faults: &Faults) {
+        let sizes = [
+            ("hidden_size", self.hidden_size, MAX_SIZE),
+            ("intermediate_size", self.intermediate_size, MAX_SIZE),
+            ("num_attention_heads", self.num_heads, MAX_SIZE),
+            ("num_key_value_heads", self.num_kv_heads, MAX_SIZE),
+            ("head_dim", self.head_dim, MAX_SIZE),
+            ("vocab_size", self.vocab_size, MAX_SIZE),
+            ("max_position_embeddings", self.max_position_embeddings, MAX_CONTEXT),
+            ("num_hidden_layers", self.num_layers, MAX_LAYERS),
+        ];
+        for (field, given, max) in sizes {
+            faults.take(in_range(name(field), given, max));
+        }
         let q_size = format!("{} * {}", name("num_attention_heads"), name("head_dim"));
-        in_range(q_size, self.num_heads.saturating_mul(self.head_dim), MAX_SIZE)?;
+        if self.num_heads > 0 && self.head_dim > 0 {
+            faults.take(in_range(q_size, self.num_heads.saturating_mul(self.head_dim), MAX_SIZE));
+        }
         if !self.num_heads.is_multiple_of(self.num_kv_heads) {
-            return Err(ConfigError::HeadsNotDivisible {
+            faults.add(ConfigError::HeadsNotDivisible {
                 field: name("num_attention_heads"),
                 kv_field: name("num_key_value_heads"),
                 num_heads: self.num_heads,
@@ -185,24 +211,11 @@ impl ModelConfig {
             });
         }
         if !self.head_dim.is_multiple_of(2) {
-            return Err(ConfigError::OddHeadDim { field: name("head_dim"), given: self.head_dim });
+            faults.add(ConfigError::OddHeadDim { field: name("head_dim"), given: self.head_dim });
         }
-        if !(self.rms_norm_eps.is_finite() && self.rms_norm_eps >= 0.0) {
-            let expected = "a finite number of at least 0";
-            return Err(ConfigError::number(&name("rms_norm_eps"), expected, self.rms_norm_eps));
-        }
-        self.rope.validate(self.head_dim, name)?;
-        if let Some(rope) = &self.local_rope {
-            rope.validate(self.head_dim, name)?;
-        }
-        if let Some(moe) = &self.moe {
-            moe.validate(name)?;
-        }
-        self.check_scales(name)?;
-        self.check_token_ids(name)
     }
 
-    fn check_scales(&self, name: Naming<'_>) -> Result<(), ConfigError> {
+    fn check_scales(&self, name: Naming<'_>, faults: &Faults) {
         let caps = [
             ("attn_logit_softcapping", self.attention_soft_cap),
             ("final_logit_softcapping", self.logits_soft_cap),
@@ -214,20 +227,19 @@ impl ModelConfig {
             ("residual_multiplier", self.residual_scale),
             ("logits_scaling", self.logits_scale),
         ];
-        match scales.into_iter().chain(caps).find(|(_, given)| !(given.is_finite() && *given > 0.0)) {
-            Some((field, given)) => Err(ConfigError::number(&name(field), "a number above 0", given)),
-            None => Ok(()),
+        for (field, given) in scales.into_iter().chain(caps) {
+            if !(given.is_finite() && given > 0.0) {
+                faults.add(ConfigError::number(&name(field), "a number above 0", given));
+            }
         }
     }
 
-    fn check_token_ids(&self, name: Naming<'_>) -> Result<(), ConfigError> {
+    fn check_token_ids(&self, name: Naming<'_>, faults: &Faults) {
         let bos = self.bos_token_id.map(|id| ("bos_token_id", id));
         let eos = self.eos_token_ids.iter().map(|&id| ("eos_token_id", id));
-        match bos.into_iter().chain(eos).find(|&(_, id)| id as usize >= self.vocab_size) {
-            Some((field, given)) => {
-                Err(ConfigError::TokenId { field: name(field), given, vocab_size: self.vocab_size })
-            }
-            None => Ok(()),
+        let vocab_size = self.vocab_size;
+        for (field, given) in bos.into_iter().chain(eos).filter(|&(_, id)| id as usize >= vocab_size) {
+            faults.add(ConfigError::TokenId { field: name(field), given, vocab_size });
         }
     }
 }

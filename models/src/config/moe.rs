@@ -2,8 +2,9 @@
 
 use quire_kernels::RouteWeights;
 
+use super::faults::Faults;
 use super::fields::Fields;
-use super::{ConfigError, MAX_LAYERS, MAX_SIZE, Naming, in_range};
+use super::{MAX_LAYERS, MAX_SIZE, Naming, in_range};
 
 /// Experts of all layers together that are taken seriously: each has three tensors.
 const MAX_EXPERTS: usize = 1 << 20;
@@ -26,40 +27,50 @@ pub struct MoeConfig {
 }
 
 impl MoeConfig {
-    pub(super) fn from_json(fields: Fields<'_>, num_layers: usize) -> Result<Self, ConfigError> {
+    /// `None` where its sizes cannot be read.
+    pub(super) fn from_json(fields: Fields<'_>, num_layers: usize) -> Option<Self> {
         let count =
             if fields.find("num_local_experts").is_some() { "num_local_experts" } else { "num_experts" };
         let width = match fields.find("moe_intermediate_size") {
             Some(_) => "moe_intermediate_size",
             None => "intermediate_size",
         };
-        let step = fields.size("decoder_sparse_step")?.unwrap_or(1);
-        let dense = fields.sizes("mlp_only_layers")?.unwrap_or_default();
+        let step = fields.size("decoder_sparse_step").unwrap_or(1);
+        let dense = fields.sizes("mlp_only_layers").unwrap_or_default();
         let has_experts =
             |layer: usize| step > 0 && (layer + 1).is_multiple_of(step) && !dense.contains(&layer);
-        Ok(Self {
-            num_experts: fields.required_size(count)?,
-            top_k: fields.required_size("num_experts_per_tok")?,
-            intermediate_size: fields.required_size(width)?,
-            weights: match fields.boolean("norm_topk_prob")?.unwrap_or(false) {
-                true => RouteWeights::Normalized,
-                false => RouteWeights::Probabilities,
-            },
-            shared_intermediate_size: fields.size("shared_expert_intermediate_size")?,
-            layers: (0..num_layers.min(MAX_LAYERS)).map(has_experts).collect(),
+        let num_experts = fields.required_size(count);
+        let top_k = fields.required_size("num_experts_per_tok");
+        let intermediate_size = fields.required_size(width);
+        let weights = match fields.boolean("norm_topk_prob").unwrap_or(false) {
+            true => RouteWeights::Normalized,
+            false => RouteWeights::Probabilities,
+        };
+        let shared_intermediate_size = fields.size("shared_expert_intermediate_size");
+        let layers = (0..num_layers.min(MAX_LAYERS)).map(has_experts).collect();
+        Some(Self {
+            num_experts: num_experts?,
+            top_k: top_k?,
+            intermediate_size: intermediate_size?,
+            weights,
+            shared_intermediate_size,
+            layers,
         })
     }
 
-    pub(super) fn validate(&self, name: Naming<'_>) -> Result<(), ConfigError> {
-        in_range(name("num_experts"), self.num_experts, MAX_EXPERTS)?;
+    pub(super) fn check(&self, name: Naming<'_>, faults: &Faults) {
         let num_layers = self.layers.iter().filter(|&&has_experts| has_experts).count();
         let all = format!("{} in {num_layers} layers", name("num_experts"));
-        in_range(all, self.num_experts * num_layers.max(1), MAX_EXPERTS)?;
-        in_range(name("num_experts_per_tok"), self.top_k, self.num_experts)?;
-        in_range(name("moe_intermediate_size"), self.intermediate_size, MAX_SIZE)?;
-        match self.shared_intermediate_size {
-            Some(given) => in_range(name("shared_expert_intermediate_size"), given, MAX_SIZE),
-            None => Ok(()),
+        let all_experts = self.num_experts.saturating_mul(num_layers.max(1));
+        let shared = self.shared_intermediate_size.map(|given| (name("shared_expert_intermediate_size"), given, MAX_SIZE));
+        let sizes = [
+            (name("num_experts"), self.num_experts, MAX_EXPERTS),
+            (all, all_experts, MAX_EXPERTS),
+            (name("num_experts_per_tok"), self.top_k, self.num_experts),
+            (name("moe_intermediate_size"), self.intermediate_size, MAX_SIZE),
+        ];
+        for (field, given, max) in sizes.into_iter().chain(shared) {
+            faults.take(in_range(field, given, max));
         }
     }
 }

@@ -1,7 +1,8 @@
 //! Rotary position embedding: its base and how it is stretched.
 
+use super::faults::Faults;
 use super::fields::Fields;
-use super::{ConfigError, Naming};
+use super::{ConfigError, MAX_CONTEXT, Naming};
 
 const DEFAULT_THETA: f64 = 10_000.0;
 const KNOWN: &str = "default, linear, dynamic, yarn, llama3, longrope";
@@ -95,205 +96,185 @@ impl RopeConfig {
 
     /// From `config.json`: `rope_theta` and `rope_scaling`, or `rope_parameters` holding both, for all layers or for each
     /// kind of layer. The second one is that of layers with a window, where they have their own.
-    pub(super) fn from_json(
-        config: Fields<'_>,
-        context: RopeContext,
-    ) -> Result<(Self, Option<Self>), ConfigError> {
-        let parameters = config.object("rope_parameters")?;
+    pub(super) fn from_json(config: Fields<'_>, context: RopeContext) -> (Self, Option<Self>) {
+        let parameters = config.object("rope_parameters");
         if let Some(kinds) = parameters {
-            let full = kinds.object_at("full_attention", "rope_parameters.full_attention")?;
-            let local = kinds.object_at("sliding_attention", "rope_parameters.sliding_attention")?;
+            let full = kinds.object_at("full_attention", "rope_parameters.full_attention");
+            let local = kinds.object_at("sliding_attention", "rope_parameters.sliding_attention");
             if full.is_some() || local.is_some() {
-                let local = local.map(|local| Self::read(config, Some(local), context)).transpose()?;
-                return Ok((Self::read(config, full, context)?, local));
+                let local = local.map(|local| Self::read(config, Some(local), context));
+                return (Self::read(config, full, context), local);
             }
         }
-        let scaling = match parameters {
-            Some(parameters) => Some(parameters),
-            None => config.object("rope_scaling")?,
-        };
-        let rope = Self::read(config, scaling, context)?;
-        let local = config.number("rope_local_base_freq")?;
+        let rope = Self::read(config, parameters.or_else(|| config.object("rope_scaling")), context);
+        let local = config.number("rope_local_base_freq");
         let local = local.map(|theta| Self { theta, scaling: RopeScaling::None, ..rope.clone() });
-        Ok((rope, local))
+        (rope, local)
     }
 
-    fn read(
-        config: Fields<'_>,
-        parameters: Option<Fields<'_>>,
-        context: RopeContext,
-    ) -> Result<Self, ConfigError> {
-        let number = |field: &str| match parameters.map(|fields| fields.number(field)).transpose()?.flatten()
-        {
-            Some(number) => Ok(Some(number)),
-            None => config.number(field),
+    fn read(config: Fields<'_>, parameters: Option<Fields<'_>>, context: RopeContext) -> Self {
+        let number = |field: &str| {
+            let own = parameters.and_then(|fields| fields.number(field));
+            own.or_else(|| config.number(field))
         };
-        let theta = number("rope_theta")?.unwrap_or(DEFAULT_THETA);
-        let share = number("partial_rotary_factor")?.unwrap_or(1.0);
+        let theta = number("rope_theta").unwrap_or(DEFAULT_THETA);
+        let mut share = number("partial_rotary_factor").unwrap_or(1.0);
         if !(share > 0.0 && share <= 1.0) {
-            return Err(ConfigError::number("partial_rotary_factor", "a number above 0 and up to 1", share));
+            let expected = "a number above 0 and up to 1";
+            config.faults().add(ConfigError::number("partial_rotary_factor", expected, share));
+            share = 1.0;
         }
         let rotary_dim = (context.head_dim as f64 * share) as usize;
-        let scaling = parameters.map(|fields| RopeScaling::from_json(fields, context)).transpose()?;
-        Ok(Self { theta, rotary_dim, scaling: scaling.unwrap_or(RopeScaling::None) })
+        let scaling = parameters.map(|fields| RopeScaling::from_json(fields, context));
+        Self { theta, rotary_dim, scaling: scaling.unwrap_or(RopeScaling::None) }
     }
 
-    pub(super) fn validate(&self, head_dim: usize, name: Naming<'_>) -> Result<(), ConfigError> {
+    pub(super) fn check(&self, head_dim: usize, name: Naming<'_>, faults: &Faults) {
         if !(self.theta.is_finite() && self.theta > 1.0) {
-            return Err(ConfigError::number(&name("rope_theta"), "a number above 1", self.theta));
+            faults.add(ConfigError::number(&name("rope_theta"), "a number above 1", self.theta));
         }
         if !self.rotary_dim.is_multiple_of(2) || !(2..=head_dim).contains(&self.rotary_dim) {
-            return Err(ConfigError::Unsupported {
+            faults.add(ConfigError::Unsupported {
                 field: name("partial_rotary_factor"),
                 given: format!("{} of {head_dim} elements", self.rotary_dim),
                 expected: format!("an even number from 2 to {head_dim}"),
             });
         }
-        self.scaling.validate(self.rotary_dim, name)
+        self.scaling.check(self.rotary_dim, name, faults);
     }
 }
 
 impl RopeScaling {
-    fn from_json(fields: Fields<'_>, context: RopeContext) -> Result<Self, ConfigError> {
+    fn from_json(fields: Fields<'_>, context: RopeContext) -> Self {
         // `type` is the older name.
         let key = if fields.find("rope_type").is_some() { "rope_type" } else { "type" };
-        let kind = fields.string(key)?.unwrap_or("default");
         // Where only the model's own length is given, it is the training's.
-        let of_parameters = fields.size("original_max_position_embeddings")?;
+        let of_parameters = fields.size("original_max_position_embeddings");
         let original_max_position =
             context.original_max_position.or(of_parameters).unwrap_or(context.max_position);
-        match kind {
-            "default" => Ok(Self::None),
-            "linear" => Ok(Self::Linear { factor: fields.required_number("factor")? }),
-            "dynamic" => Ok(Self::Dynamic {
-                factor: fields.required_number("factor")?,
-                original_max_position: context.max_position,
-            }),
-            "yarn" => Self::yarn(fields, original_max_position, context),
-            "llama3" => Ok(Self::Llama3 {
-                factor: fields.required_number("factor")?,
-                low_freq_factor: fields.required_number("low_freq_factor")?,
-                high_freq_factor: fields.required_number("high_freq_factor")?,
-                original_max_position,
-            }),
+        let factor = |field: &str| fields.required_number(field);
+        let read = match fields.string(key).unwrap_or("default") {
+            "default" => Some(Self::None),
+            "linear" => factor("factor").map(|factor| Self::Linear { factor }),
+            "dynamic" => factor("factor")
+                .map(|factor| Self::Dynamic { factor, original_max_position: context.max_position }),
+            "yarn" => Some(Self::yarn(fields, original_max_position, context)),
+            "llama3" => Self::llama3(fields, original_max_position),
             // The first Phi-3 called it `su`, after its inventor.
             "longrope" | "su" => Self::long_rope(fields, original_max_position, context),
-            given => Err(ConfigError::RopeScaling {
-                field: fields.path(key),
-                given: given.to_owned(),
-                known: KNOWN,
-            }),
+            given => {
+                let (field, given) = (fields.path(key), given.to_owned());
+                fields.faults().add(ConfigError::RopeScaling { field, given, known: KNOWN });
+                None
+            }
+        };
+        // What cannot be read has been told.
+        read.unwrap_or(Self::None)
+    }
+
+    fn llama3(fields: Fields<'_>, original_max_position: usize) -> Option<Self> {
+        let [factor, low, high] =
+            ["factor", "low_freq_factor", "high_freq_factor"].map(|field| fields.required_number(field));
+        Some(Self::Llama3 {
+            factor: factor?,
+            low_freq_factor: low?,
+            high_freq_factor: high?,
+            original_max_position,
+        })
+    }
+
+    fn yarn(fields: Fields<'_>, original_max_position: usize, context: RopeContext) -> Self {
+        let factor = fields.number("factor");
+        let factor = factor.unwrap_or(context.max_position as f64 / original_max_position as f64);
+        let grown = |scale: f64| if factor <= 1.0 { 1.0 } else { 0.1 * scale * factor.ln() + 1.0 };
+        let magnitude = fields.number("attention_factor");
+        let magnitude = magnitude.unwrap_or_else(|| {
+            match (positive(fields, "mscale"), positive(fields, "mscale_all_dim")) {
+                (Some(scale), Some(all)) => grown(scale) / grown(all),
+                _ => grown(1.0),
+            }
+        });
+        Self::Yarn {
+            factor,
+            original_max_position,
+            beta_fast: positive(fields, "beta_fast").unwrap_or(32.0),
+            beta_slow: positive(fields, "beta_slow").unwrap_or(1.0),
+            truncate: fields.boolean("truncate").unwrap_or(true),
+            magnitude,
         }
     }
 
-    fn yarn(
-        fields: Fields<'_>,
-        original_max_position: usize,
-        context: RopeContext,
-    ) -> Result<Self, ConfigError> {
-        let factor = match fields.number("factor")? {
-            Some(factor) => factor,
-            None => context.max_position as f64 / original_max_position as f64,
-        };
-        let grown = |scale: f64| if factor <= 1.0 { 1.0 } else { 0.1 * scale * factor.ln() + 1.0 };
-        let magnitude = match fields.number("attention_factor")? {
-            Some(given) => given,
-            None => match (positive(fields, "mscale")?, positive(fields, "mscale_all_dim")?) {
-                (Some(scale), Some(all)) => grown(scale) / grown(all),
-                _ => grown(1.0),
-            },
-        };
-        Ok(Self::Yarn {
-            factor,
-            original_max_position,
-            beta_fast: positive(fields, "beta_fast")?.unwrap_or(32.0),
-            beta_slow: positive(fields, "beta_slow")?.unwrap_or(1.0),
-            truncate: fields.boolean("truncate")?.unwrap_or(true),
-            magnitude,
-        })
-    }
-
-    fn long_rope(
-        fields: Fields<'_>,
-        original_max_position: usize,
-        context: RopeContext,
-    ) -> Result<Self, ConfigError> {
-        let factor = match fields.number("factor")? {
-            Some(factor) => factor,
-            None => context.max_position as f64 / original_max_position as f64,
-        };
+    fn long_rope(fields: Fields<'_>, original_max_position: usize, context: RopeContext) -> Option<Self> {
+        let factor = fields.number("factor");
+        let factor = factor.unwrap_or(context.max_position as f64 / original_max_position as f64);
         let grown = || (1.0 + factor.ln() / (original_max_position as f64).ln()).sqrt();
-        let magnitude = match fields.number("attention_factor")? {
-            Some(given) => given,
-            None if factor <= 1.0 => 1.0,
-            None => grown(),
-        };
-        Ok(Self::LongRope {
-            short: fields.required_numbers("short_factor")?,
-            long: fields.required_numbers("long_factor")?,
-            original_max_position,
-            magnitude,
-        })
+        let magnitude = fields.number("attention_factor");
+        let magnitude = magnitude.unwrap_or_else(|| if factor <= 1.0 { 1.0 } else { grown() });
+        let [short, long] = ["short_factor", "long_factor"].map(|field| fields.required_numbers(field));
+        Some(Self::LongRope { short: short?, long: long?, original_max_position, magnitude })
     }
 
-    fn validate(&self, rotary_dim: usize, name: Naming<'_>) -> Result<(), ConfigError> {
+    fn check(&self, rotary_dim: usize, name: Naming<'_>, faults: &Faults) {
         let positive = |field: &str, given: f64| {
-            if given.is_finite() && given > 0.0 {
-                Ok(())
-            } else {
-                Err(ConfigError::number(&name(field), "a number above 0", given))
+            if !(given.is_finite() && given > 0.0) {
+                faults.add(ConfigError::number(&name(field), "a number above 0", given));
+            }
+        };
+        let stretch = |factor: f64, num_tokens: usize| {
+            positive("rope_scaling.factor", factor);
+            if factor * num_tokens as f64 > MAX_CONTEXT as f64 {
+                let expected = "one with which the context is 268435456 tokens at most";
+                faults.add(ConfigError::number(&name("rope_scaling.factor"), expected, factor));
             }
         };
         let original = |given: usize| positive("rope_scaling.original_max_position_embeddings", given as f64);
         let each = |field: &str, factors: &[f64]| {
-            factors.iter().try_for_each(|&factor| positive(field, factor))?;
-            check_len(&name(field), factors.len(), rotary_dim / 2)
+            factors.iter().for_each(|&factor| positive(field, factor));
+            faults.take(check_len(&name(field), factors.len(), rotary_dim / 2));
         };
         match self {
-            Self::None => Ok(()),
-            Self::Linear { factor } => positive("rope_scaling.factor", *factor),
+            Self::None => {}
+            Self::Linear { factor } => stretch(*factor, 0),
             Self::Dynamic { factor, original_max_position } => {
-                positive("rope_scaling.factor", *factor)?;
-                original(*original_max_position)?;
+                stretch(*factor, *original_max_position);
+                original(*original_max_position);
                 // The base grows with a power of `dim / (dim - 2)`.
-                if rotary_dim > 2 {
-                    return Ok(());
+                if rotary_dim <= 2 {
+                    let expected = "at least 4 with dynamic scaling";
+                    faults.add(ConfigError::number(&name("head_dim"), expected, rotary_dim));
                 }
-                Err(ConfigError::number(&name("head_dim"), "at least 4 with dynamic scaling", rotary_dim))
             }
             Self::Yarn { factor, original_max_position, beta_fast, beta_slow, magnitude, .. } => {
-                positive("rope_scaling.factor", *factor)?;
-                original(*original_max_position)?;
-                positive("rope_scaling.attention_factor", *magnitude)?;
-                positive("rope_scaling.beta_slow", *beta_slow)?;
-                positive("rope_scaling.beta_fast - beta_slow", beta_fast - beta_slow)
+                stretch(*factor, *original_max_position);
+                original(*original_max_position);
+                positive("rope_scaling.attention_factor", *magnitude);
+                positive("rope_scaling.beta_slow", *beta_slow);
+                positive("rope_scaling.beta_fast - beta_slow", beta_fast - beta_slow);
             }
             Self::Llama3 { factor, low_freq_factor, high_freq_factor, original_max_position } => {
-                positive("rope_scaling.factor", *factor)?;
-                positive("rope_scaling.low_freq_factor", *low_freq_factor)?;
-                original(*original_max_position)?;
-                positive(
-                    "rope_scaling.high_freq_factor - low_freq_factor",
-                    high_freq_factor - low_freq_factor,
-                )
+                stretch(*factor, 0);
+                positive("rope_scaling.low_freq_factor", *low_freq_factor);
+                original(*original_max_position);
+                let ramp = high_freq_factor - low_freq_factor;
+                positive("rope_scaling.high_freq_factor - low_freq_factor", ramp);
             }
             Self::LongRope { short, long, original_max_position, magnitude } => {
-                each("rope_scaling.short_factor", short)?;
-                each("rope_scaling.long_factor", long)?;
-                original(*original_max_position)?;
-                positive("rope_scaling.attention_factor", *magnitude)
+                each("rope_scaling.short_factor", short);
+                each("rope_scaling.long_factor", long);
+                original(*original_max_position);
+                positive("rope_scaling.attention_factor", *magnitude);
             }
             Self::Factors(factors) => {
                 let factors: Vec<f64> = factors.iter().map(|&factor| factor.into()).collect();
-                each("rope_freqs.weight", &factors)
+                each("rope_freqs.weight", &factors);
             }
         }
     }
 }
 
 /// A number of which 0 stands for none, as in the reference.
-fn positive(fields: Fields<'_>, field: &str) -> Result<Option<f64>, ConfigError> {
-    Ok(fields.number(field)?.filter(|&number| number != 0.0))
+fn positive(fields: Fields<'_>, field: &str) -> Option<f64> {
+    fields.number(field).filter(|&number| number != 0.0)
 }
 
 fn check_len(field: &str, given: usize, expected: usize) -> Result<(), ConfigError> {

@@ -1,8 +1,8 @@
 //! Layers that see a window of the context only.
 
+use super::MAX_LAYERS;
 use super::dialect::Windows;
 use super::fields::Fields;
-use super::{ConfigError, MAX_LAYERS};
 
 /// What `Qwen2Config` of the reference assumes.
 const DEFAULT_MAX_WINDOW_LAYERS: usize = 28;
@@ -22,31 +22,19 @@ pub struct SlidingWindow {
 impl SlidingWindow {
     /// Files say it in four ways: a list of layer types, a switch with the first limited layer, every how many-th layer
     /// is not limited, or the window alone.
-    pub(super) fn from_json(
-        fields: Fields<'_>,
-        windows: Windows,
-        num_layers: usize,
-    ) -> Result<Option<Self>, ConfigError> {
-        let Some(num_tokens) = fields.size("sliding_window")?.filter(|&tokens| tokens > 0) else {
-            return Ok(None);
-        };
-        let is_switched_off = fields.boolean("use_sliding_window")? == Some(false);
+    pub(super) fn from_json(fields: Fields<'_>, windows: Windows, num_layers: usize) -> Option<Self> {
+        let num_tokens = fields.size("sliding_window").filter(|&tokens| tokens > 0)?;
+        let is_switched_off = fields.boolean("use_sliding_window") == Some(false);
         if windows == Windows::Ignored || is_switched_off {
-            return Ok(None);
+            return None;
         }
         let num_layers = num_layers.min(MAX_LAYERS);
-        let layers = match layer_types(fields, num_layers)? {
-            Some(layers) => layers,
-            None => unlisted(fields, windows, num_layers)?,
-        };
-        if windows == Windows::Refused && layers.contains(&true) {
-            return Err(ConfigError::Unsupported {
-                field: "use_sliding_window".to_owned(),
-                given: "true".to_owned(),
-                expected: "false for this architecture".to_owned(),
-            });
+        let layers = layer_types(fields, num_layers).unwrap_or_else(|| unlisted(fields, windows, num_layers));
+        let has_any = layers.contains(&true);
+        if windows == Windows::Refused && has_any {
+            fields.refuse("use_sliding_window", "true", "false for this architecture");
         }
-        Ok(layers.contains(&true).then_some(Self { num_tokens, layers }))
+        has_any.then_some(Self { num_tokens, layers })
     }
 
     /// All layers but every `pattern`-th; all where it is 0.
@@ -56,38 +44,34 @@ impl SlidingWindow {
     }
 }
 
-fn layer_types(fields: Fields<'_>, num_layers: usize) -> Result<Option<Vec<bool>>, ConfigError> {
-    let Some(types) = fields.strings("layer_types")? else { return Ok(None) };
-    let unsupported = |given: String, expected: String| {
-        Err(ConfigError::Unsupported { field: "layer_types".to_owned(), given, expected })
-    };
+fn layer_types(fields: Fields<'_>, num_layers: usize) -> Option<Vec<bool>> {
+    const FIELD: &str = "layer_types";
+    let types = fields.strings(FIELD)?;
     if let Some(other) = types.iter().find(|kind| ![SLIDING, FULL].contains(kind)) {
-        return unsupported(format!("{other:?}"), format!("{SLIDING:?} or {FULL:?}"));
+        fields.refuse(FIELD, format!("{other:?}"), format!("{SLIDING:?} or {FULL:?}"));
     }
     if types.len() != num_layers {
-        return unsupported(
-            format!("a list of {}", types.len()),
-            format!("num_hidden_layers = {num_layers}"),
-        );
+        let given = format!("a list of {}", types.len());
+        fields.refuse(FIELD, given, format!("num_hidden_layers = {num_layers}"));
     }
-    Ok(Some(types.iter().map(|kind| *kind == SLIDING).collect()))
+    Some(types.iter().map(|kind| *kind == SLIDING).collect())
 }
 
-fn unlisted(fields: Fields<'_>, windows: Windows, num_layers: usize) -> Result<Vec<bool>, ConfigError> {
-    let is_switched_on = fields.boolean("use_sliding_window")? == Some(true);
-    Ok(match windows {
+fn unlisted(fields: Fields<'_>, windows: Windows, num_layers: usize) -> Vec<bool> {
+    let is_switched_on = fields.boolean("use_sliding_window") == Some(true);
+    match windows {
         Windows::Ignored => vec![false; num_layers],
         Windows::Pattern => {
-            let pattern = fields.size("sliding_window_pattern")?.unwrap_or(0);
+            let pattern = fields.size("sliding_window_pattern").unwrap_or(0);
             SlidingWindow::all_but_every(pattern, num_layers)
         }
         // The switch's default in the reference is off.
         Windows::Upper if !is_switched_on => vec![false; num_layers],
         Windows::Upper => {
-            let first = fields.size("max_window_layers")?.unwrap_or(DEFAULT_MAX_WINDOW_LAYERS);
+            let first = fields.size("max_window_layers").unwrap_or(DEFAULT_MAX_WINDOW_LAYERS);
             (0..num_layers).map(|layer| layer >= first).collect()
         }
         Windows::Refused => vec![is_switched_on; num_layers],
         Windows::All => vec![true; num_layers],
-    })
+    }
 }

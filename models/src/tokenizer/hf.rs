@@ -6,18 +6,25 @@ use std::path::{Path, PathBuf};
 use serde_json::{Map, Value};
 
 use super::{NamedTokens, Tokenizer, TokenizerError, fault, refuse};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::{file, json};
 
 pub(super) const FILE: &str = "tokenizer.json";
 const CONFIG: &str = "tokenizer_config.json";
 
-pub(super) fn open_folder(folder: &Path) -> Result<Tokenizer> {
+/// Opens the tokenizer of a folder as far as it can be, and adds everything that is wrong to `errors`.
+pub(super) fn survey_folder(folder: &Path, errors: &mut Vec<Error>) -> Option<Tokenizer> {
     let path = folder.join(FILE);
-    if !file::is_there(&path)? {
-        return Err(refuse(folder, TokenizerError::NoFile { file: FILE }));
+    match file::is_there(&path) {
+        Ok(true) => survey_file(&path, errors),
+        absent => {
+            // The roles of its tokens may be wrong as well.
+            survey_named(&folder.join(CONFIG), errors);
+            let missing = || refuse(folder, TokenizerError::NoFile { file: FILE });
+            errors.push(absent.map_or_else(|error| error, |_| missing()));
+            None
+        }
     }
-    open_file(&path)
 }
 
 /// A `tokenizer.json`, and what is read beside it.
@@ -26,18 +33,20 @@ pub(super) fn files_of(path: &Path) -> [PathBuf; 2] {
 }
 
 /// Opens `tokenizer.json`, and takes the roles of tokens from the `tokenizer_config.json` beside it.
-pub(super) fn open_file(path: &Path) -> Result<Tokenizer> {
-    let config_path = path.with_file_name(CONFIG);
-    let config = json::read_if_there(&config_path)?.unwrap_or_default();
-    let named = named_tokens(&config).map_err(|source| refuse(&config_path, source))?;
+pub(super) fn survey_file(path: &Path, errors: &mut Vec<Error>) -> Option<Tokenizer> {
+    let named = survey_named(&path.with_file_name(CONFIG), errors);
+    let inner = read(path).map_err(|error| errors.push(error)).ok()?;
+    Some(Tokenizer::new(inner, named))
+}
+
+fn read(path: &Path) -> Result<tokenizers::Tokenizer> {
     let bytes = file::read(path)?;
     json::check_encoding(path, &bytes)?;
-    match parse(&bytes) {
-        Ok(inner) => Ok(Tokenizer::new(inner, named)),
-        // Where it is no JSON, that is what there is to say.
-        Err(error) => json::parse(path, &bytes)
-            .and_then(|value| Err(refuse(path, fault::find(&value).unwrap_or(error)))),
-    }
+    // Where it is no JSON, that is what there is to say.
+    parse(&bytes).or_else(|error| {
+        json::parse(path, &bytes)
+            .and_then(|value| Err(refuse(path, fault::find(&value).unwrap_or(error))))
+    })
 }
 
 /// The library trusts a file's merges to fit its vocabulary and panics where they do not. A downloaded
@@ -49,13 +58,20 @@ fn parse(bytes: &[u8]) -> Result<tokenizers::Tokenizer, TokenizerError> {
     }
 }
 
-fn named_tokens(config: &Map<String, Value>) -> Result<NamedTokens, TokenizerError> {
-    Ok(NamedTokens {
-        bos: named_token(config, "bos_token")?,
-        eos: named_token(config, "eos_token")?,
-        pad: named_token(config, "pad_token")?,
-        unk: named_token(config, "unk_token")?,
-    })
+/// The roles of tokens; none of those that cannot be read.
+fn survey_named(path: &Path, errors: &mut Vec<Error>) -> NamedTokens {
+    let config = json::read_if_there(path).map_err(|error| errors.push(error));
+    let config = config.ok().flatten().unwrap_or_default();
+    let mut role = |role| {
+        let read = named_token(&config, role);
+        read.map_err(|source| errors.push(refuse(path, source))).ok().flatten()
+    };
+    NamedTokens {
+        bos: role("bos_token"),
+        eos: role("eos_token"),
+        pad: role("pad_token"),
+        unk: role("unk_token"),
+    }
 }
 
 /// A role is a string, or an object with the string as its content.

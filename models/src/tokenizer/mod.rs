@@ -83,13 +83,19 @@ impl Tokenizer {
     /// # Errors
     /// [`Error::Tokenizer`] if there is none or it cannot be used.
     pub fn open(path: &Path) -> Result<Self> {
+        first_error(|errors| Self::survey(path, errors))
+    }
+
+    /// The same as far as it can be opened, with everything that is wrong.
+    fn survey(path: &Path, errors: &mut Vec<Error>) -> Option<Self> {
         if path.is_dir() {
-            return hf::open_folder(path);
+            return hf::survey_folder(path, errors);
         }
         if path.extension().is_some_and(|end| end == "json") {
-            return hf::open_file(path);
+            return hf::survey_file(path, errors);
         }
-        gguf::open(&Gguf::open(path)?)
+        let opened = Gguf::open(path).and_then(|file| gguf::open(&file));
+        opened.map_err(|error| errors.push(error)).ok()
     }
 
     /// The files that [`open`](Self::open) reads; `None` for a GGUF file.
@@ -213,9 +219,14 @@ impl Checkpoint {
     /// # Errors
     /// [`Error::Tokenizer`] if it has none or it cannot be used.
     pub fn tokenizer(&self) -> Result<Tokenizer> {
+        first_error(|errors| self.survey_tokenizer(errors))
+    }
+
+    /// The same as far as it can be opened, with everything that is wrong.
+    pub(crate) fn survey_tokenizer(&self, errors: &mut Vec<Error>) -> Option<Tokenizer> {
         match self.gguf() {
-            Some(file) => gguf::open(file),
-            None => Tokenizer::open(self.path()),
+            Some(file) => gguf::open(file).map_err(|error| errors.push(error)).ok(),
+            None => Tokenizer::survey(self.path(), errors),
         }
     }
 
@@ -224,10 +235,26 @@ impl Checkpoint {
     /// # Errors
     /// [`Error::Json`] or [`Error::Gguf`] where a file that would hold one cannot be read.
     pub fn chat_templates(&self) -> Result<ChatTemplates> {
+        first_error(|errors| Some(self.survey_templates(errors)))
+    }
+
+    /// Those that can be read, with everything that is wrong.
+    pub(crate) fn survey_templates(&self, errors: &mut Vec<Error>) -> ChatTemplates {
         match self.gguf() {
-            Some(file) => ChatTemplates::from_gguf(file),
-            None => ChatTemplates::from_folder(self.path()),
+            Some(file) => ChatTemplates::from_gguf(file, errors),
+            None => ChatTemplates::from_folder(self.path(), errors),
         }
+    }
+}
+
+/// What was opened, if nothing is wrong with it.
+fn first_error<T>(open: impl FnOnce(&mut Vec<Error>) -> Option<T>) -> Result<T> {
+    let mut errors = Vec::new();
+    let opened = open(&mut errors);
+    match (errors.into_iter().next(), opened) {
+        (Some(error), _) => Err(error),
+        (None, Some(opened)) => Ok(opened),
+        (None, None) => unreachable!("what cannot be opened gives an error"),
     }
 }
 

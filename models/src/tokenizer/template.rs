@@ -44,32 +44,27 @@ impl ChatTemplates {
     }
 
     /// Those of a folder, the newer places before the older ones: `chat_template.jinja` with the files of
-    /// `additional_chat_templates`, `chat_template.json`, and `tokenizer_config.json`, each with one or a named list.
-    pub(super) fn from_folder(folder: &Path) -> Result<Self> {
+    /// `additional_chat_templates`, `chat_template.json`, and `tokenizer_config.json`, each with one or a named list. What
+    /// cannot be read is left out, and told in `errors`.
+    pub(super) fn from_folder(folder: &Path, errors: &mut Vec<Error>) -> Self {
         let mut by_name = BTreeMap::new();
         for file in [CONFIG, PROCESSOR_FILE] {
-            let path = folder.join(file);
-            if let Some(given) = json::read_if_there(&path)?.as_ref().and_then(|config| config.get(FIELD)) {
-                by_name.extend(named_texts(given).map_err(|(expected, given)| {
-                    let given = json::described(given);
-                    Error::JsonForm { path, expected, given }
-                })?);
-            }
+            by_name.extend(take(templates_in(folder.join(file)), errors).unwrap_or_default());
         }
         let path = folder.join(FILE);
-        if file::is_there(&path)? {
-            by_name.insert(DEFAULT.to_owned(), read_text(path)?);
+        if take(file::is_there(&path), errors) == Some(true) {
+            by_name.extend(take(read_text(path), errors).map(|text| (DEFAULT.to_owned(), text)));
         }
-        for path in templates_of(&folder.join(OTHERS))? {
-            if let Some(name) = path.file_stem().and_then(|name| name.to_str()) {
-                by_name.insert(name.to_owned(), read_text(path.clone())?);
-            }
+        for path in take(templates_of(&folder.join(OTHERS)), errors).unwrap_or_default() {
+            let name = path.file_stem().and_then(|name| name.to_str()).map(str::to_owned);
+            by_name.extend(name.and_then(|name| Some((name, take(read_text(path), errors)?))));
         }
-        Ok(Self { by_name })
+        Self { by_name }
     }
 
-    /// Those of a GGUF file: `tokenizer.chat_template`, and `tokenizer.chat_template.NAME` for others.
-    pub(super) fn from_gguf(file: &Gguf) -> Result<Self> {
+    /// Those of a GGUF file: `tokenizer.chat_template`, and `tokenizer.chat_template.NAME` for others. What cannot be read is
+    /// left out, and told in `errors`.
+    pub(super) fn from_gguf(file: &Gguf, errors: &mut Vec<Error>) -> Self {
         let metadata = file.metadata();
         let mut by_name = BTreeMap::new();
         for key in metadata.keys().filter(|key| key.starts_with(KEY)) {
@@ -79,12 +74,24 @@ impl ChatTemplates {
                 // `tokenizer.chat_templates` is the list of the names.
                 None => continue,
             };
-            if let Some(template) = metadata.string(key).map_err(|source| file.error(source))? {
-                by_name.insert(name.to_owned(), template.to_owned());
-            }
+            let text = take(metadata.string(key).map_err(|source| file.error(source)), errors).flatten();
+            by_name.extend(text.map(|text| (name.to_owned(), text.to_owned())));
         }
-        Ok(Self { by_name })
+        Self { by_name }
     }
+}
+
+fn take<T>(read: Result<T>, errors: &mut Vec<Error>) -> Option<T> {
+    read.map_err(|error| errors.push(error)).ok()
+}
+
+/// The templates in a JSON file, if it is there and has some.
+fn templates_in(path: PathBuf) -> Result<Vec<(String, String)>> {
+    let config = json::read_if_there(&path)?.unwrap_or_default();
+    named_texts(config.get(FIELD).unwrap_or(&Value::Null)).map_err(|(expected, given)| {
+        let given = json::described(given);
+        Error::JsonForm { path, expected, given }
+    })
 }
 
 fn read_text(path: PathBuf) -> Result<String> {

@@ -6,6 +6,7 @@ mod common;
 mod files;
 mod gguf;
 mod gguf_split;
+mod quantized;
 mod settings;
 mod tensors;
 mod texts;
@@ -152,6 +153,105 @@ fn every_problem_is_in_one_report() {
     assert!(shard.file.ends_with(INDEX) && shard.tensor.is_some());
     let error = load(&path, &CheckOptions::default(), &ModelRegistry::default()).unwrap_err().to_string();
     assert!(error.contains("problems:"), "{error}");
+}
+
+/// The problems of a report whose message says `says`.
+#[track_caller]
+fn assert_one(report: &CheckReport, says: &str) {
+    let found = report.problems().filter(|problem| problem.message.contains(says)).count();
+    assert_eq!(found, 1, "{says:?} in {:#?}", report.findings);
+}
+
+#[test]
+fn files_are_examined_one_by_one_and_fields_too() {
+    let (_f, path) = single();
+    edit(&path.join("config.json"), |config| {
+        for (field, value) in [
+            ("num_hidden_layers", json!("2")),
+            ("rope_theta", json!(-3)),
+            ("rms_norm_eps", json!(-1.0)),
+            ("hidden_act", json!("softplus")),
+            ("eos_token_id", json!(5000)),
+            ("rope_scaling", json!({"rope_type": "llama3", "factor": "8", "high_freq_factor": 4.0})),
+            ("quantization_config", json!({"quant_method": "gptq", "bits": 3, "group_size": 0})),
+        ] {
+            config[field] = value;
+        }
+    });
+    fs::write(path.join("generation_config.json"), r#"{"eos_token_id": "x", "temperature": "hot"}"#).unwrap();
+    fs::write(path.join("tokenizer.json"), "[1,2").unwrap();
+    edit(&path.join("tokenizer_config.json"), |config| {
+        (config["bos_token"], config["eos_token"]) = (json!(1), json!(2));
+        config["chat_template"] = json!(5);
+    });
+    fs::create_dir(path.join("chat_template.jinja")).unwrap();
+    fs::write(path.join(WEIGHTS), [0; 3]).unwrap();
+    let report = report_of(&path, Depth::Full);
+    let all = [
+        "num_hidden_layers: expected a whole number",
+        "rope_theta: expected a number above 1, given -3",
+        "rms_norm_eps",
+        "hidden_act = softplus",
+        "eos_token_id: 5000 is not in the vocabulary",
+        "rope_scaling.factor: expected a number, given \"8\"",
+        "rope_scaling.low_freq_factor: missing",
+        "bits: 3 is not supported",
+        "group_size: 0 is not supported",
+        "eos_token_id: expected a token id or a list of them, given \"x\"",
+        "temperature: expected a number, given \"hot\"",
+        "tokenizer.json is not valid json",
+        "bos_token: expected a string",
+        "eos_token: expected a string",
+        "chat_template to be a text",
+        "chat_template.jinja is a folder",
+        "3 bytes, expected at least 8",
+    ];
+    all.iter().for_each(|says| assert_one(&report, says));
+    assert_eq!(report.problems().count(), all.len(), "{:#?}", report.findings);
+}
+
+#[test]
+fn a_setting_that_is_wrong_hides_nothing_of_the_tensors() {
+    let (_f, path) = with_tensors(|tensors| {
+        tensors.retain(|(name, ..)| name != "model.norm.weight");
+        tensor(tensors, "model.layers.0.mlp.up_proj.weight").2 = vec![64, 128];
+    });
+    fs::write(path.join("generation_config.json"), r#"{"eos_token_id": "x"}"#).unwrap();
+    fs::remove_file(path.join("tokenizer.json")).unwrap();
+    let report = report_of(&path, Depth::Full);
+    for says in ["model.norm.weight is missing", "given [64, 128]", "eos_token_id", "tokenizer.json is not there"] {
+        assert_one(&report, says);
+    }
+    assert_eq!(report.problems().count(), 4, "{:#?}", report.findings);
+}
+
+#[test]
+fn without_weights_the_texts_are_looked_at_all_the_same() {
+    let (_f, path) = single();
+    fs::remove_file(path.join(WEIGHTS)).unwrap();
+    fs::write(path.join("tokenizer.json"), "{}").unwrap();
+    fs::write(path.join("generation_config.json"), "[").unwrap();
+    let report = report_of(&path, Depth::Full);
+    let mut kinds: Vec<_> = report.problems().map(|problem| problem.kind).collect();
+    kinds.sort_unstable();
+    assert_eq!(kinds, ["invalid-json", "no-weights", "tokenizer"]);
+}
+
+#[test]
+fn a_gguf_file_is_looked_at_field_by_field() {
+    use quire_models::testing::MetadataValue::{F32, String, U32};
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("model.gguf");
+    let mut file = TinyModel::llama().to_gguf();
+    file.replace("llama.rope.freq_base", F32(-3.0));
+    file.replace("llama.attention.layer_norm_rms_epsilon", F32(-1.0));
+    file.replace("llama.context_length", U32(u32::MAX));
+    file.replace("tokenizer.ggml.pre", String("unheard-of".to_owned()));
+    fs::write(&path, file.to_bytes()).unwrap();
+    let report = report_of(&path, Depth::Full);
+    for says in ["rope.freq_base", "rms_epsilon", "llama.context_length", "unheard-of"] {
+        assert_one(&report, says);
+    }
 }
 
 #[test]

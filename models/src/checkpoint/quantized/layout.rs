@@ -104,6 +104,9 @@ impl Layout {
             let shape = parts.shape(scale)?.to_vec();
             parts.expect_of("weight_zero_point", &shape, DType::I8)?;
         }
+        if parts.has("weight_g_idx") {
+            parts.expect_of("weight_g_idx", &[columns], DType::I32)?;
+        }
         let dtype = if has_zeros { DType::U8 } else { dtype };
         Ok(Self { dtype, rows, columns, block, num_scales, has_zeros })
     }

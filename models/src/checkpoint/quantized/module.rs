@@ -24,42 +24,52 @@ enum Kind {
         bits: u32,
         group_size: Option<usize>,
         zeros_less_one: bool,
+        act_order: bool,
     },
     Awq {
         group_size: Option<usize>,
     },
     /// Rows of words.
-    Packed,
+    Packed(Said),
     /// An element a byte, with scales named so.
     Bytes {
         dtype: DType,
         scale: &'static str,
         block: Option<[usize; 2]>,
+        said: Said,
     },
+}
+
+/// What the configuration says that a module has beside its elements and scales.
+#[derive(Clone, Copy, Default)]
+struct Said {
+    has_zeros: bool,
+    act_order: bool,
 }
 
 impl<'a> Module<'a> {
     /// The module called `stem`, if it has the tensors of a quantized one.
     pub(super) fn find(folder: &'a SafetensorsFolder, method: &Quantization, stem: &'a str) -> Option<Self> {
         let has = |part: &str| folder.entry(&format!("{stem}.{part}")).is_some();
-        let bytes = |block| {
+        let bytes = |block: Option<[usize; 2]>, said| {
             let StoredDType::Known(dtype) = *folder.entry(&format!("{stem}.weight"))?.dtype() else {
                 return None;
             };
             let is_byte = matches!(dtype, DType::I8 | DType::F8E4M3 | DType::F8E5M2);
-            // Without scales it is a dense weight that happens to have 8 bits; integers mean nothing alone.
+            // Elements of 8 bits mean nothing without scales; where there are none they are missed under this name.
+            let expected = if block.is_some() { "weight_scale_inv" } else { "weight_scale" };
             let scale = ["weight_scale", "weight_scale_inv"].into_iter().find(|part| has(part));
-            let scale = scale.or((dtype == DType::I8).then_some("weight_scale"))?;
-            is_byte.then_some(Kind::Bytes { dtype, scale, block })
+            is_byte.then_some(Kind::Bytes { dtype, scale: scale.unwrap_or(expected), block, said })
         };
         let kind = match *method {
-            Quantization::Gptq { bits, group_size, zeros_less_one } => {
-                has("qweight").then_some(Kind::Gptq { bits, group_size, zeros_less_one })
+            Quantization::Gptq { bits, group_size, zeros_less_one, act_order } => {
+                has("qweight").then_some(Kind::Gptq { bits, group_size, zeros_less_one, act_order })
             }
             Quantization::Awq { group_size } => has("qweight").then_some(Kind::Awq { group_size }),
-            Quantization::Fp8 { block } => bytes(block),
-            Quantization::CompressedTensors { block } => {
-                has("weight_packed").then_some(Kind::Packed).or_else(|| bytes(block))
+            Quantization::Fp8 { block } => bytes(block, Said::default()),
+            Quantization::CompressedTensors { block, has_zeros, act_order } => {
+                let said = Said { has_zeros, act_order };
+                has("weight_packed").then_some(Kind::Packed(said)).or_else(|| bytes(block, said))
             }
         };
         kind.map(|kind| Self { parts: Parts { folder, stem }, kind })
@@ -69,7 +79,7 @@ impl<'a> Module<'a> {
     pub(super) fn stored_name(&self) -> String {
         self.parts.name(match self.kind {
             Kind::Gptq { .. } | Kind::Awq { .. } => "qweight",
-            Kind::Packed => "weight_packed",
+            Kind::Packed(_) => "weight_packed",
             Kind::Bytes { .. } => "weight",
         })
     }
@@ -91,7 +101,7 @@ impl<'a> Module<'a> {
         let (bytes, scales) = match self.kind {
             Kind::Gptq { bits, zeros_less_one, .. } => self.read_gptq(&layout, bits, zeros_less_one)?,
             Kind::Awq { .. } => self.read_awq(&layout)?,
-            Kind::Packed => self.read_packed(&layout)?,
+            Kind::Packed(_) => self.read_packed(&layout)?,
             Kind::Bytes { scale, .. } => self.read_bytes(&layout, scale)?,
         };
         let shape = vec![layout.rows, layout.columns];
@@ -165,18 +175,39 @@ impl<'a> Module<'a> {
             zeros = Some(moved(&self.parts.bytes("weight_zero_point")?));
             elements = TensorBytes::Owned(moved(&elements));
         }
-        let scales =
-            HostScales { block: layout.block, scales: self.parts.floats(scale)?, zeros, column_groups: None };
+        let scales = HostScales {
+            block: layout.block,
+            scales: self.parts.floats(scale)?,
+            zeros,
+            column_groups: self.column_groups("weight_g_idx", layout)?,
+        };
         Ok((elements, scales))
     }
 
-    /// Checks the shapes of all parts against each other.
+    /// Checks that all parts are there, and their shapes against each other.
     fn layout(&self, wanted: &[usize]) -> Result<Layout> {
+        let layout = self.layout_of_parts(wanted)?;
+        match self.kind {
+            Kind::Gptq { act_order: true, .. } if layout.num_groups() > 1 => self.parts.require("g_idx")?,
+            Kind::Packed(said) | Kind::Bytes { said, .. } => {
+                if said.has_zeros {
+                    self.parts.require("weight_zero_point")?;
+                }
+                if said.act_order && layout.num_groups() > 1 {
+                    self.parts.require("weight_g_idx")?;
+                }
+            }
+            _ => {}
+        }
+        Ok(layout)
+    }
+
+    fn layout_of_parts(&self, wanted: &[usize]) -> Result<Layout> {
         match self.kind {
             Kind::Gptq { bits, group_size, .. } => Layout::gptq(&self.parts, bits, group_size),
             Kind::Awq { group_size } => Layout::awq(&self.parts, group_size),
-            Kind::Packed => Layout::packed(&self.parts, wanted),
-            Kind::Bytes { dtype, scale, block } => Layout::bytes(&self.parts, dtype, scale, block),
+            Kind::Packed(_) => Layout::packed(&self.parts, wanted),
+            Kind::Bytes { dtype, scale, block, .. } => Layout::bytes(&self.parts, dtype, scale, block),
         }
     }
 

@@ -29,6 +29,11 @@ impl<'a> Parts<'a> {
         self.folder.entry(&self.name(part)).is_some()
     }
 
+    /// Whether a part is there that the others mean something else without.
+    pub(super) fn require(&self, part: &str) -> Result<()> {
+        self.shape(part).map(drop)
+    }
+
     pub(super) fn shape(&self, part: &str) -> Result<&'a [usize]> {
         let name = self.name(part);
         match self.folder.entry(&name) {
