@@ -154,7 +154,11 @@ impl Error {
     pub fn field(&self) -> Option<&str> {
         match self {
             Self::Param(error) => Some(error.field()),
-            Self::Prompt(PromptError::Template { .. } | PromptError::ContentKind { .. }) => Some("messages"),
+            Self::Prompt(
+                PromptError::Template { .. }
+                | PromptError::ContentKind { .. }
+                | PromptError::Arguments { .. },
+            ) => Some("messages"),
             Self::Prompt(_) | Self::TokenId { .. } => Some("prompt"),
             Self::InList { source, .. } => source.field(),
             _ => None,
@@ -225,6 +229,18 @@ pub enum PromptError {
     ContentKind {
         /// Its type.
         kind: String,
+    },
+    /// Arguments of a call in the conversation that are no JSON.
+    #[error(
+        "messages[{message_idx}].tool_calls[{call_idx}].function.arguments: expected JSON, given {given:?}"
+    )]
+    Arguments {
+        /// The place of the message.
+        message_idx: usize,
+        /// The place of the call in it.
+        call_idx: usize,
+        /// What is there.
+        given: String,
     },
     /// A text for a model without a tokenizer.
     #[error("the model has no tokenizer: give token ids")]

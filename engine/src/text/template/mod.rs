@@ -1,15 +1,24 @@
 //! Chat templates: a conversation written out as the model was trained to read it.
 
-use std::fmt::Write as _;
+mod dialect;
+mod forms;
+#[cfg(test)]
+mod goldens;
+mod json;
+mod messages;
+mod python;
+
 use std::time::{SystemTime, UNIX_EPOCH};
 
-use minijinja::value::{Kwargs, Value};
+use minijinja::value::Value;
 use minijinja::{Environment, Error, ErrorKind};
 use quire_models::NamedTokens;
-use serde::Serialize;
 
+use self::dialect::describe;
+use self::forms::Forms;
+use self::messages::{content_text, message_values};
 use super::strftime::strftime;
-use crate::prompt::{ChatMessage, ChatPrompt, MessageContent};
+use crate::prompt::{ChatMessage, ChatPrompt};
 use crate::{ConfigError, PromptError};
 
 const NAME: &str = "chat_template";
@@ -17,12 +26,15 @@ const NAME: &str = "chat_template";
 /// Steps that rendering may take, a second or two: loops within loops of a template must end. A conversation of ten
 /// thousand messages takes a few millions.
 const FUEL: u64 = 50_000_000;
+/// The same for the small conversations on which a template is tried.
+const TRIAL_FUEL: u64 = 500_000;
 
 /// A compiled template in the dialect of the Hugging Face hub: Jinja as `transformers` sets it up, with
 /// `raise_exception`, `strftime_now` and a `tojson` that writes what Python's `json.dumps` does.
 pub(crate) struct ChatTemplate {
     environment: Environment<'static>,
     tokens: NamedTokens,
+    forms: Forms,
 }
 
 impl ChatTemplate {
@@ -74,26 +86,29 @@ impl ChatTemplate {
     }
 
     fn compile(source: &str, tokens: NamedTokens) -> Result<Self, Error> {
-        let mut environment = Environment::new();
-        environment.set_fuel(Some(FUEL));
-        environment.set_trim_blocks(true);
-        environment.set_lstrip_blocks(true);
-        environment.set_unknown_method_callback(minijinja_contrib::pycompat::unknown_method_callback);
-        environment.add_function("raise_exception", raise_exception);
-        environment.add_filter("tojson", tojson);
-        environment.add_template_owned(NAME, source.to_owned())?;
-        Ok(Self { environment, tokens })
+        let mut environment = dialect::environment();
+        environment.add_template_owned(NAME, dialect::without_generation_blocks(source))?;
+        environment.set_fuel(Some(TRIAL_FUEL));
+        let mut template = Self { environment, tokens, forms: Forms::ALL };
+        template.forms = Forms::find(|prompt| template.try_render(prompt, UNIX_EPOCH).ok());
+        template.environment.set_fuel(Some(FUEL));
+        Ok(template)
     }
 
     fn try_render(&self, prompt: &ChatPrompt, now: SystemTime) -> Result<String, RenderError> {
-        let messages = prompt.messages.iter().map(message_value).collect::<Result<Vec<_>, _>>()?;
+        let messages = message_values(&prompt.messages, self.forms)?;
         let mut variables: Vec<(String, Value)> = prompt
             .template_variables
             .iter()
             .map(|(name, value)| (name.clone(), Value::from_serialize(value)))
             .collect();
         let mut set = |name: &str, value: Value| variables.push((name.to_owned(), value));
-        set("messages", Value::from(messages));
+        for name in ["tools", "documents"] {
+            if !prompt.template_variables.contains_key(name) {
+                set(name, Value::from(()));
+            }
+        }
+        set("messages", messages);
         set("add_generation_prompt", Value::from(prompt.add_generation_prompt));
         set("strftime_now", Value::from_function(move |format: &str| strftime(format, now)));
         let tokens = [
@@ -129,29 +144,6 @@ impl From<Error> for RenderError {
     }
 }
 
-/// A message as templates see it: its content is one text.
-fn message_value(message: &ChatMessage) -> Result<Value, PromptError> {
-    let content = message.content.as_ref().map(content_text).transpose()?;
-    let mut fields: Vec<(String, Value)> =
-        message.fields.iter().map(|(name, value)| (name.clone(), Value::from_serialize(value))).collect();
-    fields.push(("role".to_owned(), Value::from(message.role.as_str())));
-    fields.push(("content".to_owned(), Value::from(content)));
-    Ok(Value::from_iter(fields))
-}
-
-/// Parts of text, joined by line breaks.
-fn content_text(content: &MessageContent) -> Result<String, PromptError> {
-    let parts = match content {
-        MessageContent::Text(text) => return Ok(text.clone()),
-        MessageContent::Parts(parts) => parts,
-    };
-    let text = |part: &crate::ContentPart| match part.fields.get("text").and_then(|text| text.as_str()) {
-        Some(text) if part.kind == "text" => Ok(text.to_owned()),
-        _ => Err(PromptError::ContentKind { kind: part.kind.clone() }),
-    };
-    Ok(parts.iter().map(text).collect::<Result<Vec<_>, _>>()?.join("\n"))
-}
-
 /// Leaves the final message open: what the template wrote after it goes. Templates may trim what they write.
 fn cut_after_final_message(mut text: String, prompt: &ChatPrompt) -> Result<String, PromptError> {
     let content = prompt.messages.last().and_then(|message| message.content.as_ref());
@@ -161,87 +153,6 @@ fn cut_after_final_message(mut text: String, prompt: &ChatPrompt) -> Result<Stri
     let written = [content.trim_start(), trimmed].into_iter().find(|form| text[start..].starts_with(form));
     text.truncate(start + written.map_or(0, str::len));
     Ok(text)
-}
-
-/// What the template said itself, or what is wrong with it and where.
-fn describe(error: &Error) -> String {
-    match (error.kind(), error.detail()) {
-        (ErrorKind::InvalidOperation, Some(detail)) if error.line().is_none_or(|_| is_raised(error)) => error
-            .line()
-            .map_or_else(|| detail.to_owned(), |line| format!("{detail} (line {line} of the template)")),
-        _ => {
-            let mut text = error.to_string();
-            if let Some(source) = std::error::Error::source(error) {
-                let _ = write!(text, ": {source}");
-            }
-            text
-        }
-    }
-}
-
-/// Marks errors that a template raised by itself.
-#[derive(Debug, thiserror::Error)]
-#[error("raised by the template")]
-struct Raised;
-
-fn is_raised(error: &Error) -> bool {
-    std::error::Error::source(error).is_some_and(|source| source.is::<Raised>())
-}
-
-fn raise_exception(message: String) -> Result<Value, Error> {
-    Err(Error::new(ErrorKind::InvalidOperation, message).with_source(Raised))
-}
-
-/// `json.dumps(value, ensure_ascii=False, indent=indent)`.
-fn tojson(value: Value, kwargs: Kwargs) -> Result<Value, Error> {
-    let indent: Option<usize> = kwargs.get("indent")?;
-    let ensure_ascii: Option<bool> = kwargs.get("ensure_ascii")?;
-    kwargs.assert_all_used()?;
-    if ensure_ascii == Some(true) {
-        return Err(Error::new(ErrorKind::InvalidOperation, "tojson with ensure_ascii=True is not built"));
-    }
-    let failed = |source| Error::new(ErrorKind::BadSerialization, "tojson").with_source(source);
-    let mut bytes = Vec::new();
-    match indent {
-        Some(indent) => {
-            let spaces = " ".repeat(indent);
-            let formatter = serde_json::ser::PrettyFormatter::with_indent(spaces.as_bytes());
-            value
-                .serialize(&mut serde_json::Serializer::with_formatter(&mut bytes, formatter))
-                .map_err(failed)?;
-        }
-        None => {
-            value
-                .serialize(&mut serde_json::Serializer::with_formatter(&mut bytes, PythonFormatter))
-                .map_err(failed)?;
-        }
-    }
-    Ok(Value::from_safe_string(String::from_utf8_lossy(&bytes).into_owned()))
-}
-
-/// A space after commas and colons, as Python writes JSON.
-struct PythonFormatter;
-
-impl serde_json::ser::Formatter for PythonFormatter {
-    fn begin_array_value<W: ?Sized + std::io::Write>(
-        &mut self,
-        writer: &mut W,
-        first: bool,
-    ) -> std::io::Result<()> {
-        if first { Ok(()) } else { writer.write_all(b", ") }
-    }
-
-    fn begin_object_key<W: ?Sized + std::io::Write>(
-        &mut self,
-        writer: &mut W,
-        first: bool,
-    ) -> std::io::Result<()> {
-        if first { Ok(()) } else { writer.write_all(b", ") }
-    }
-
-    fn begin_object_value<W: ?Sized + std::io::Write>(&mut self, writer: &mut W) -> std::io::Result<()> {
-        writer.write_all(b": ")
-    }
 }
 
 #[cfg(test)]

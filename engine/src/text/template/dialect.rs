@@ -1,0 +1,185 @@
+//! Jinja as `transformers` sets it up.
+
+use std::fmt::Write as _;
+
+use minijinja::value::{Value, ValueKind};
+use minijinja::{Environment, Error, ErrorKind, Output, State};
+
+use super::json::tojson;
+use super::python;
+
+/// An environment with what templates of the hub use: Python's methods and ways to write values, `raise_exception`, a
+/// `tojson` that writes what `json.dumps` does. `strftime_now` is a variable, since it needs the time.
+pub(super) fn environment() -> Environment<'static> {
+    let mut environment = Environment::new();
+    environment.set_trim_blocks(true);
+    environment.set_lstrip_blocks(true);
+    environment.set_unknown_method_callback(call_method);
+    environment.set_formatter(write_value);
+    environment.add_function("raise_exception", raise_exception);
+    environment.add_filter("tojson", |value: &Value, kwargs| tojson(value, kwargs));
+    environment.add_filter("string", |value: &Value| python::to_str(value));
+    environment.add_test("iterable", is_iterable);
+    environment.add_test("sequence", is_iterable);
+    environment
+}
+
+/// A template with the blocks that `transformers` adds to the language, which mark what an assistant has generated and write
+/// nothing, as blocks that everybody knows.
+pub(super) fn without_generation_blocks(source: &str) -> String {
+    let (mut text, mut rest) = (String::with_capacity(source.len()), source);
+    while let Some(start) = rest.find("{%") {
+        let (before, from) = rest.split_at(start);
+        text.push_str(before);
+        let end = from.find("%}").map_or(from.len(), |end| end + 2);
+        let (block, after) = from.split_at(end);
+        match block.trim_matches(|c: char| "{%}+-".contains(c) || c.is_whitespace()) {
+            "generation" => text.push_str(&block.replacen("generation", "if true", 1)),
+            "endgeneration" => text.push_str(&block.replacen("endgeneration", "endif", 1)),
+            _ => text.push_str(block),
+        }
+        rest = after;
+    }
+    text.push_str(rest);
+    text
+}
+
+/// Whether Python goes through a value: also through texts, and through what is undefined, but not through none.
+fn is_iterable(value: &Value) -> bool {
+    use ValueKind::{Bytes, Iterable, Map, Seq, String, Undefined};
+    matches!(value.kind(), Bytes | Iterable | Map | Seq | String | Undefined)
+}
+
+/// Marks errors that a template raised by itself.
+#[derive(Debug, thiserror::Error)]
+#[error("raised by the template")]
+struct Raised;
+
+fn is_raised(error: &Error) -> bool {
+    std::error::Error::source(error).is_some_and(|source| source.is::<Raised>())
+}
+
+fn raise_exception(message: String) -> Result<Value, Error> {
+    Err(Error::new(ErrorKind::InvalidOperation, message).with_source(Raised))
+}
+
+/// What the template said itself, or what is wrong with it and where.
+pub(super) fn describe(error: &Error) -> String {
+    match (error.kind(), error.detail()) {
+        (ErrorKind::InvalidOperation, Some(detail)) if error.line().is_none_or(|_| is_raised(error)) => error
+            .line()
+            .map_or_else(|| detail.to_owned(), |line| format!("{detail} (line {line} of the template)")),
+        _ => {
+            let mut text = error.to_string();
+            if let Some(source) = std::error::Error::source(error) {
+                let _ = write!(text, ": {source}");
+            }
+            text
+        }
+    }
+}
+
+/// What `{{ value }}` writes.
+fn write_value(out: &mut Output<'_>, state: &State<'_, '_>, value: &Value) -> Result<(), Error> {
+    if matches!(value.kind(), ValueKind::Invalid) {
+        return minijinja::escape_formatter(out, state, value);
+    }
+    python::write_str(out, value).map_err(Error::from)
+}
+
+/// Methods of Python's values: those that the library knows, and a few more.
+fn call_method(state: &State<'_, '_>, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
+    let texts = |parts: [&str; 3]| Value::from_iter(parts.map(str::to_owned));
+    match (value.as_str(), method, args.first().and_then(Value::as_str)) {
+        (Some(this), "removeprefix", Some(prefix)) => Ok(this.strip_prefix(prefix).unwrap_or(this).into()),
+        (Some(this), "removesuffix", Some(suffix)) => Ok(this.strip_suffix(suffix).unwrap_or(this).into()),
+        (Some(this), "partition", Some(mark)) => {
+            Ok(texts(this.split_once(mark).map_or([this, "", ""], |(before, after)| [before, mark, after])))
+        }
+        (Some(this), "rpartition", Some(mark)) => {
+            Ok(texts(this.rsplit_once(mark).map_or(["", "", this], |(before, after)| [before, mark, after])))
+        }
+        (Some(this), "rsplit", Some(mark)) if !mark.is_empty() => {
+            let count =
+                args.get(1).and_then(Value::as_usize).map_or(usize::MAX, |count| count.saturating_add(1));
+            let mut parts: Vec<String> = this.rsplitn(count, mark).map(str::to_owned).collect();
+            parts.reverse();
+            Ok(Value::from(parts))
+        }
+        (Some(this), "index", Some(part)) => match this.find(part) {
+            Some(at) => Ok(this[..at].chars().count().into()),
+            None => Err(Error::new(ErrorKind::InvalidOperation, "index: the text is not in it")),
+        },
+        (Some(this), "swapcase", None) => {
+            let swap = |c: char| {
+                if c.is_lowercase() { c.to_uppercase().to_string() } else { c.to_lowercase().to_string() }
+            };
+            Ok(this.chars().map(swap).collect::<String>().into())
+        }
+        _ => minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[track_caller]
+    fn check(template: &str, expected: &str) {
+        let mut environment = environment();
+        environment.add_template("t", template).unwrap();
+        let value = minijinja::context!(x => serde_json::json!({"b": [1, 2.0, null], "a": "é\n\u{7F}<", "e": [], "o": {}}));
+        assert_eq!(environment.get_template("t").unwrap().render(value).unwrap(), expected, "{template}");
+    }
+
+    #[test]
+    fn values_are_pythons() {
+        check("{{ none }} {{ true }} {{ x.b }} {{ x.zzz }}.", "None True [1, 2.0, None] .");
+        check("{{ x | string }}", "{'b': [1, 2.0, None], 'a': 'é\\n\\x7f<', 'e': [], 'o': {}}");
+    }
+
+    #[test]
+    fn tojson_is_json_dumps() {
+        check("{{ x | tojson }}", "{\"b\": [1, 2.0, null], \"a\": \"é\\n\u{7F}<\", \"e\": [], \"o\": {}}");
+        check(
+            "{{ x | tojson(indent=2) }}",
+            "{\n  \"b\": [\n    1,\n    2.0,\n    null\n  ],\n  \"a\": \"é\\n\u{7F}<\",\n  \"e\": [],\n  \"o\": {}\n}",
+        );
+        check(
+            "{{ x | tojson(sort_keys=true, separators=(',', ':')) }}",
+            "{\"a\":\"é\\n\u{7F}<\",\"b\":[1,2.0,null],\"e\":[],\"o\":{}}",
+        );
+        check("{{ 'é🙂' | tojson(ensure_ascii=true) }}", "\"\\u00e9\\ud83d\\ude42\"");
+        check("{{ ['\\b\\u001f'] | tojson(indent=0) }}", "[\n\"\\b\\u001f\"\n]");
+    }
+
+    #[test]
+    fn none_is_not_iterable() {
+        check(
+            "{{ none is iterable }} {{ x is sequence }} {{ 'a' is iterable }} {{ y is iterable }}",
+            "False True True True",
+        );
+    }
+
+    #[test]
+    fn methods_are_pythons() {
+        check("{{ 'a-b-c'.rsplit('-', 1) }}", "['a-b', 'c']");
+        check(
+            "{{ 'a-b-c'.partition('-') }} {{ 'abc'.rpartition('-') }}",
+            "['a', '-', 'b-c'] ['', '', 'abc']",
+        );
+        check(
+            "{{ 'éabc'.removeprefix('é').removesuffix('c') }} {{ 'éab'.index('b') }} {{ 'aB'.swapcase() }}",
+            "ab 2 Ab",
+        );
+        check("{{ ' a '.strip() + 'b'.upper() + 'x'.join(['1', '2']) }}", "aB1x2");
+    }
+
+    #[test]
+    fn generation_blocks_write_nothing() {
+        let source = "{%- for a in [1] -%}a {%- generation %} b{% endgeneration -%} c{% endfor %}{{ 'generation' }} {% x";
+        let expected =
+            "{%- for a in [1] -%}a {%- if true %} b{% endif -%} c{% endfor %}{{ 'generation' }} {% x";
+        assert_eq!(without_generation_blocks(source), expected);
+    }
+}
