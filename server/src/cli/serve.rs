@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use quire_engine::chat::{ReasoningFormat, ToolFormat};
 use tokio::runtime::{Builder, Runtime};
 
 use super::Context;
@@ -15,6 +16,7 @@ use super::vllm_flags::VllmFlags;
 use crate::env::Env;
 use crate::error::{Error, Result};
 use crate::http::listener::Listening;
+use crate::http::tools::ReadingSettings;
 use crate::http::{
     CertificateFiles, CorsSettings, ErrorForm, HttpSettings, KeyLimits, Server, Service, routes, tls,
 };
@@ -72,6 +74,18 @@ struct HttpFlags {
     /// Bytes of a request's body.
     #[arg(long, value_name = "BYTES", default_value_t = 16 << 20)]
     max_body_bytes: usize,
+    /// Looks for calls of tools in answers, as the model writes them: needs --tool-call-parser.
+    #[arg(long, requires = "tool_call_parser")]
+    enable_auto_tool_choice: bool,
+    /// How the model writes calls of tools: hermes (Qwen), llama3_json, mistral or pythonic.
+    #[arg(long, value_name = "NAME", value_parser = tool_format)]
+    tool_call_parser: Option<ToolFormat>,
+    /// How the model sets its reasoning apart: qwen3 or deepseek_r1.
+    #[arg(long, value_name = "NAME", value_parser = reasoning_format)]
+    reasoning_parser: Option<ReasoningFormat>,
+    /// vLLM's switch beside --reasoning-parser, which does without.
+    #[arg(long, hide = true, requires = "reasoning_parser")]
+    enable_reasoning: bool,
     /// Requests of one API key that are answered at the same time.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_requests_per_key: Option<u32>,
@@ -168,6 +182,10 @@ impl HttpFlags {
                 max_requests: self.max_requests_per_key.map(|max| max as usize),
                 tokens_per_minute: self.tokens_per_minute_per_key,
             },
+            reading: ReadingSettings {
+                tool_format: self.tool_call_parser.filter(|_| self.enable_auto_tool_choice),
+                reasoning_format: self.reasoning_parser,
+            },
             keys_are_tenants: self.keys_are_tenants,
             cors: CorsSettings {
                 origins: list(&self.allowed_origins),
@@ -188,6 +206,14 @@ impl HttpFlags {
             _ => Ok(None),
         }
     }
+}
+
+fn tool_format(name: &str) -> std::result::Result<ToolFormat, &'static str> {
+    ToolFormat::named(name).ok_or("expected hermes, llama3_json, mistral or pythonic")
+}
+
+fn reasoning_format(name: &str) -> std::result::Result<ReasoningFormat, &'static str> {
+    ReasoningFormat::named(name).ok_or("expected qwen3 or deepseek_r1")
 }
 
 /// A list as vLLM's flags have it, `["a", "b"]`, or with commas.

@@ -5,8 +5,9 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
+use quire_engine::chat::ChatParser;
 use quire_engine::{
-    CompletionOutput, Delta, FinishReason, Prompt, RequestEvent, RequestOutput, SamplingParams, StopReason,
+    CompletionOutput, Delta, Prompt, RequestEvent, RequestOutput, SamplingParams, StopReason,
 };
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -16,8 +17,10 @@ use super::caller::Caller;
 use super::error::ApiError;
 use super::events::{self, EventWriter, Events};
 use super::logprobs::{ChatLogprobs, TokenForm};
+use super::message::{ChatFinish, Message, MessageDelta};
 use super::service::{Service, unix_time_s};
 use super::streaming::{self, Streaming};
+use super::tools::Reading;
 use super::usage::Usage;
 use super::{common, conversation, request_id, sampling};
 
@@ -28,24 +31,32 @@ pub(crate) async fn chat_completions(
 ) -> Result<Response, ApiError> {
     let asked = Asked::take(&service, &caller, &mut body)?;
     service.pass_over(&body, &caller)?;
-    let form = Form {
-        head: asked.head,
-        role: service.settings.response_role.clone(),
-        echo: asked.echo,
-        token_form: service.settings.token_form(),
-        shows_cached: service.settings.enable_prompt_tokens_details,
-    };
     let requests = common::requests(
-        &form.head.id,
+        &asked.head.id,
         vec![asked.prompt],
         &asked.params,
         &asked.common,
         service.tenant(&caller),
     );
     let mut submitted = service.submit(&caller, requests, asked.max_tokens).await?;
+    let reading = match submitted.requests.first().filter(|_| asked.reading.asks_for_prompt()) {
+        Some(request) => {
+            let end = service.engine.detokenize(request.prompt_end.clone()).await?;
+            asked.reading.with_prompt(&end)
+        }
+        None => asked.reading,
+    };
+    let form = Form {
+        head: asked.head,
+        role: service.settings.response_role.clone(),
+        echo: asked.echo,
+        reading,
+        token_form: service.settings.token_form(),
+        shows_cached: service.settings.enable_prompt_tokens_details,
+    };
     let usage = Usage::of_prompt(submitted.requests.iter().map(|request| request.num_prompt_tokens).sum());
     if let Some(streaming) = asked.streaming {
-        let chunks = Chunks { form, streaming, usage, has_begun: vec![false; asked.params.n as usize] };
+        let chunks = Chunks::new(form, streaming, usage, asked.params.n as usize);
         return Ok(events::response(submitted, chunks, service.settings.error_form));
     }
     let request = submitted.requests.pop().expect("one prompt, one request");
@@ -60,6 +71,7 @@ struct Asked {
     prompt: Prompt,
     params: SamplingParams,
     max_tokens: Option<u64>,
+    reading: Reading,
     /// What answers begin with: the final message, where it is continued and to be shown.
     echo: String,
     streaming: Option<Streaming>,
@@ -69,16 +81,16 @@ struct Asked {
 impl Asked {
     fn take(service: &Service, caller: &Caller, body: &mut Body) -> Result<Self, ApiError> {
         let model = service.model_name(body.take_text("model")?)?;
-        let chat = conversation::take(body)?;
-        refuse_tools(body)?;
+        let mut chat = conversation::take(body)?;
         let streaming = streaming::take(body, service.settings.includes_usage)?;
         let limit = body.peek("max_completion_tokens").or_else(|| body.peek("max_tokens"));
         let max_tokens = limit.and_then(Value::as_u64);
-        let params = sampling::of_chat(body, &service.engine.model().default_params)?;
+        let mut params = sampling::of_chat(body, &service.engine.model().default_params)?;
         if streaming.is_some() && params.prompt_logprobs.is_some_and(|num| num != 0) {
             let message = "prompt_logprobs: expected none in a stream";
             return Err(ApiError::bad_field("prompt_logprobs", message));
         }
+        let reading = Reading::take(body, service.settings.reading, &mut chat, &mut params)?;
         let is_echoed = body.take_bool("echo")?.unwrap_or(false);
         let last =
             chat.messages.last().filter(|last| is_echoed && last.role == service.settings.response_role);
@@ -87,19 +99,8 @@ impl Asked {
         let id = request_id::of("chatcmpl", caller, common.request_id.clone());
         let object = if streaming.is_some() { "chat.completion.chunk" } else { "chat.completion" };
         let head = Head { id, object, created: unix_time_s(), model };
-        Ok(Self { head, prompt: Prompt::Chat(chat), params, max_tokens, echo, streaming, common })
+        Ok(Self { head, prompt: Prompt::Chat(chat), params, max_tokens, reading, echo, streaming, common })
     }
-}
-
-/// Tools that are given but may not be called are no reason to refuse.
-fn refuse_tools(body: &mut Body) -> Result<(), ApiError> {
-    let tools =
-        body.take_value("tools").filter(|tools| tools.as_array().is_none_or(|tools| !tools.is_empty()));
-    let choice = body.take_value("tool_choice");
-    if tools.is_none() || choice == Some("none".into()) {
-        return Ok(());
-    }
-    Err(ApiError::not_built("tools", "tools are not built yet: expected tool_choice = \"none\""))
 }
 
 /// The fields that the answer and all its chunks begin with.
@@ -125,14 +126,8 @@ struct Choice {
     index: usize,
     message: Message,
     logprobs: Option<ChatLogprobs>,
-    finish_reason: FinishReason,
+    finish_reason: ChatFinish,
     stop_reason: Option<StopReason>,
-}
-
-#[derive(Debug, Serialize)]
-struct Message {
-    role: String,
-    content: Option<String>,
 }
 
 /// A piece of a stream. Keys that say nothing are left out.
@@ -150,17 +145,9 @@ struct ChunkChoice<'a> {
     index: usize,
     delta: MessageDelta<'a>,
     logprobs: Option<ChatLogprobs>,
-    finish_reason: Option<FinishReason>,
+    finish_reason: Option<ChatFinish>,
     #[serde(skip_serializing_if = "Option::is_none")]
     stop_reason: Option<StopReason>,
-}
-
-#[derive(Debug, Default, Serialize)]
-struct MessageDelta<'a> {
-    #[serde(skip_serializing_if = "Option::is_none")]
-    role: Option<&'a str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    content: Option<&'a str>,
 }
 
 /// How answers are written.
@@ -168,6 +155,7 @@ struct Form {
     head: Head,
     role: String,
     echo: String,
+    reading: Reading,
     token_form: TokenForm,
     shows_cached: bool,
 }
@@ -187,14 +175,13 @@ impl Form {
     }
 
     fn choice(&self, output: CompletionOutput) -> Choice {
+        let said = ChatParser::parse(self.reading.of_output(), &output.text);
+        let has_called = self.reading.ends_to_call && !said.tool_calls.is_empty();
         Choice {
             index: output.index as usize,
-            message: Message {
-                role: self.role.clone(),
-                content: Some(format!("{}{}", self.echo, output.text)),
-            },
+            message: Message::new(&self.role, &self.echo, said),
             logprobs: output.logprobs.as_deref().map(|tokens| ChatLogprobs::of(tokens, self.token_form)),
-            finish_reason: output.finish_reason,
+            finish_reason: ChatFinish::of(output.finish_reason, has_called),
             stop_reason: output.stop_reason,
         }
     }
@@ -205,34 +192,51 @@ struct Chunks {
     form: Form,
     streaming: Streaming,
     usage: Usage,
-    /// Whether the role of each choice was told.
-    has_begun: Vec<bool>,
+    /// What reads each choice, and whether its role was told.
+    choices: Vec<(ChatParser, bool)>,
 }
 
 impl Chunks {
+    fn new(form: Form, streaming: Streaming, usage: Usage, num_choices: usize) -> Self {
+        let choices = (0..num_choices).map(|_| (ChatParser::new(form.reading.of_output()), false)).collect();
+        Self { form, streaming, usage, choices }
+    }
+
     fn delta(&mut self, delta: Delta, out: &mut Events) {
         let index = delta.index as usize;
         self.begin(index, out);
         self.usage.generated(delta.token_ids.len() as u64);
-        if delta.text.is_empty() && delta.logprobs.is_none() && delta.finish_reason.is_none() {
-            return;
+        let parser = &mut self.choices[index].0;
+        let mut said = parser.push(&delta.text);
+        if delta.finish_reason.is_some() {
+            said.extend(parser.finish());
         }
-        let choice = ChunkChoice {
-            index,
-            delta: MessageDelta { content: Some(&delta.text), ..MessageDelta::default() },
-            logprobs: delta.logprobs.as_deref().map(|tokens| ChatLogprobs::of(tokens, self.form.token_form)),
-            finish_reason: delta.finish_reason,
-            stop_reason: delta.stop_reason,
-        };
-        self.send(&[choice], out);
+        let has_called = self.form.reading.ends_to_call && parser.num_tool_calls() > 0;
+        let mut end =
+            delta.finish_reason.map(|reason| (ChatFinish::of(reason, has_called), delta.stop_reason));
+        let mut logprobs =
+            delta.logprobs.as_deref().map(|tokens| ChatLogprobs::of(tokens, self.form.token_form));
+        let mut pieces: Vec<MessageDelta<'_>> = said.into_iter().map(MessageDelta::from).collect();
+        if pieces.is_empty() && (end.is_some() || logprobs.is_some()) {
+            pieces.push(MessageDelta::content(String::new()));
+        }
+        let num_pieces = pieces.len();
+        for (place, delta) in pieces.into_iter().enumerate() {
+            // Log-probabilities come with the first piece of their tokens, the end with the last one.
+            let end = if place + 1 == num_pieces { end.take() } else { None };
+            let (finish_reason, stop_reason) =
+                end.map_or((None, None), |(finish, stop)| (Some(finish), stop));
+            let logprobs = logprobs.take();
+            self.send(&[ChunkChoice { index, delta, logprobs, finish_reason, stop_reason }], out);
+        }
     }
 
     /// The first event of a choice says who speaks, and what is shown of the message that is continued.
     fn begin(&mut self, index: usize, out: &mut Events) {
-        if std::mem::replace(&mut self.has_begun[index], true) {
+        if std::mem::replace(&mut self.choices[index].1, true) {
             return;
         }
-        let delta = MessageDelta { role: Some(&self.form.role), content: Some(&self.form.echo) };
+        let delta = MessageDelta::first(&self.form.role, self.form.echo.clone());
         self.send(
             &[ChunkChoice { index, delta, logprobs: None, finish_reason: None, stop_reason: None }],
             out,

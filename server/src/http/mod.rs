@@ -20,6 +20,7 @@ mod limits;
 pub(crate) mod listener;
 mod live;
 mod logprobs;
+mod message;
 mod metrics;
 mod pace;
 mod prompts;
@@ -33,6 +34,7 @@ mod status;
 mod streaming;
 pub(crate) mod tls;
 mod tokens;
+pub(crate) mod tools;
 mod usage;
 mod watchdog;
 

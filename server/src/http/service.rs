@@ -89,6 +89,8 @@ impl OpenAnswer {
 pub(crate) struct SubmittedRequest {
     pub(crate) stream: RequestStream,
     pub(crate) num_prompt_tokens: u64,
+    /// The last tokens of its prompt.
+    pub(crate) prompt_end: Vec<u32>,
 }
 
 impl Service {
@@ -168,9 +170,10 @@ impl Service {
         let mut requests = Vec::with_capacity(checked.len());
         for request in checked {
             let num_prompt_tokens = num_tokens(&request.prompt);
+            let prompt_end = end_of(&request.prompt);
             let stream = self.engine.submit(request).await.map_err(|error| self.refusal(error))?;
             open.key.charge(num_prompt_tokens);
-            requests.push(SubmittedRequest { stream, num_prompt_tokens });
+            requests.push(SubmittedRequest { stream, num_prompt_tokens, prompt_end });
         }
         Ok(Submitted { requests, open })
     }
@@ -194,6 +197,14 @@ impl Service {
             "this model's maximum context length is {context} tokens, the request has {total} ({num_prompt_tokens} in the prompt, {asked} in the completion): shorten the prompt or lower max_tokens"
         );
         Err(ApiError::bad_field("max_tokens", message))
+    }
+}
+
+/// As many tokens as an opening mark may have.
+fn end_of(prompt: &Prompt) -> Vec<u32> {
+    match prompt {
+        Prompt::TokenIds(token_ids) => token_ids[token_ids.len().saturating_sub(16)..].to_vec(),
+        Prompt::Text(_) | Prompt::Chat(_) => Vec::new(),
     }
 }
 

@@ -6,6 +6,7 @@ use super::cors::CorsSettings;
 use super::error::ErrorForm;
 use super::limits::KeyLimits;
 use super::logprobs::TokenForm;
+use super::tools::ReadingSettings;
 
 /// Settings of the HTTP side.
 #[derive(Clone, Debug)]
@@ -30,6 +31,7 @@ pub(crate) struct HttpSettings {
     /// How long a body may take to come.
     pub(crate) body_timeout: Duration,
     pub(crate) key_limits: KeyLimits,
+    pub(crate) reading: ReadingSettings,
     pub(crate) cors: CorsSettings,
     /// Whether each key is a tenant: its cached blocks are its own, and policies share the device among keys.
     pub(crate) keys_are_tenants: bool,
@@ -53,6 +55,7 @@ impl HttpSettings {
             has_vllm_metrics: true,
             body_timeout: Duration::from_secs(60),
             key_limits: KeyLimits::default(),
+            reading: ReadingSettings::default(),
             cors: CorsSettings::default(),
             keys_are_tenants: false,
             is_strict: false,

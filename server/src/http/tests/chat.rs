@@ -1,7 +1,10 @@
 use axum::http::StatusCode;
+use quire_engine::EngineOptions;
+use quire_engine::chat::{ReasoningFormat, ToolFormat};
 use serde_json::{Value, json};
 
 use super::rig::{ANSWER, Rig};
+use crate::http::HttpSettings;
 
 const PATH: &str = "/v1/chat/completions";
 
@@ -102,4 +105,85 @@ async fn an_image_is_not_built() {
         (StatusCode::NOT_IMPLEMENTED, &json!("messages")),
         "{body}"
     );
+}
+
+fn tools() -> Value {
+    json!([{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}])
+}
+
+fn reading(answer: &str) -> Rig {
+    let mut settings = HttpSettings::new(vec!["tiny".to_owned()]);
+    settings.reading.tool_format = Some(ToolFormat::Hermes);
+    settings.reading.reasoning_format = Some(ReasoningFormat::Qwen3);
+    Rig::saying(answer, settings, EngineOptions::new("tiny"))
+}
+
+/// What the deltas of a stream say, joined, and why it ended.
+fn joined(events: &[Value]) -> (Value, Value) {
+    let mut message = json!({"role": null, "content": "", "reasoning_content": "", "tool_calls": []});
+    let append = |to: &mut Value, from: &Value| {
+        let text = format!("{}{}", to.as_str().unwrap_or_default(), from.as_str().unwrap_or_default());
+        *to = text.into();
+    };
+    let mut reason = Value::Null;
+    for choice in events.iter().map(|event| &event["choices"][0]) {
+        let delta = &choice["delta"];
+        for key in ["content", "reasoning_content"] {
+            append(&mut message[key], &delta[key]);
+        }
+        if delta["role"].is_string() {
+            message["role"] = delta["role"].clone();
+        }
+        for call in delta["tool_calls"].as_array().into_iter().flatten() {
+            let index = call["index"].as_u64().expect("a place") as usize;
+            let calls = message["tool_calls"].as_array_mut().expect("a list");
+            if index == calls.len() {
+                assert!(call["id"].is_string() && call["type"] == "function", "{call}");
+                calls.push(json!({"name": call["function"]["name"], "arguments": ""}));
+            }
+            append(&mut calls[index]["arguments"], &call["function"]["arguments"]);
+        }
+        reason = choice["finish_reason"].clone();
+    }
+    (message, reason)
+}
+
+#[tokio::test]
+async fn calls_and_reasoning_are_told_apart_in_both_forms() {
+    let answer = "<think>\nhm\n</think>\n\nWell.<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>";
+    let rig = reading(answer);
+    let body = json!({"messages": hello(), "tools": tools(), "max_tokens": 150});
+    let (status, whole) = rig.post(PATH, body.clone()).await;
+    assert_eq!(status, StatusCode::OK, "{whole}");
+    let choice = &whole["choices"][0];
+    assert_eq!(choice["finish_reason"], "tool_calls", "{whole}");
+    let message = &choice["message"];
+    assert_eq!(message["tool_calls"][0]["function"], json!({"name": "add", "arguments": "{\"a\": 1}"}));
+    assert_eq!(message["reasoning_content"], message["reasoning"]);
+    assert!(message["reasoning_content"].as_str().is_some_and(|text| text.contains("hm")), "{message}");
+    let mut streamed = body;
+    streamed["stream"] = true.into();
+    let (said, reason) = joined(&rig.stream(PATH, streamed).await);
+    assert_eq!(reason, "tool_calls");
+    assert_eq!(
+        (&said["content"], &said["reasoning_content"]),
+        (&message["content"], &message["reasoning_content"])
+    );
+    assert_eq!(said["tool_calls"], json!([{"name": "add", "arguments": "{\"a\": 1}"}]));
+    // Without tools the same text is content.
+    let (_, plain) = rig.post(PATH, json!({"messages": hello(), "max_tokens": 150})).await;
+    assert!(
+        plain["choices"][0]["message"]["content"].as_str().is_some_and(|text| text.contains("<tool_call>"))
+    );
+    assert_eq!(plain["choices"][0]["finish_reason"], "stop");
+}
+
+#[tokio::test]
+async fn tools_need_a_server_that_reads_calls() {
+    let rig = Rig::new();
+    let (status, body) = rig.post(PATH, json!({"messages": hello(), "tools": tools()})).await;
+    assert_eq!((status, &body["error"]["param"]), (StatusCode::BAD_REQUEST, &json!("tool_choice")), "{body}");
+    let (status, _) =
+        rig.post(PATH, json!({"messages": hello(), "tools": tools(), "tool_choice": "none"})).await;
+    assert_eq!(status, StatusCode::OK);
 }

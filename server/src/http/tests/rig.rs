@@ -38,8 +38,13 @@ impl Rig {
     }
 
     pub(super) fn with(settings: HttpSettings, options: EngineOptions) -> Self {
+        Self::saying(ANSWER, settings, options)
+    }
+
+    /// Another answer to everything.
+    pub(super) fn saying(answer: &str, settings: HttpSettings, options: EngineOptions) -> Self {
         let capacity = DeviceCapacity { vocab_size: VOCAB_SIZE, ..ScriptedExecutor::small_capacity(64, 4) };
-        let answer: Vec<u32> = ANSWER.bytes().map(TinyTokenizer::byte).collect();
+        let answer: Vec<u32> = answer.bytes().map(TinyTokenizer::byte).collect();
         let executor = ScriptedExecutor::new(capacity, move |prompt, position| {
             answer.get(position - prompt.len()).copied().unwrap_or(TinyTokenizer::EOS)
         });

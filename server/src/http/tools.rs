@@ -1,0 +1,137 @@
+//! Tools and reasoning of a chat: what the prompt says of them, and how the answer is read.
+
+use quire_engine::chat::{
+    ChatParserOptions, ReasoningFormat, Tool, ToolChoice, ToolError, ToolFormat, ToolParsing,
+};
+use quire_engine::{ChatPrompt, SamplingParams};
+use serde_json::{Value, json};
+
+use super::body::Body;
+use super::error::ApiError;
+
+/// How the server reads answers.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct ReadingSettings {
+    /// Calls that models make of their own accord are looked for in this form, where any are.
+    pub(crate) tool_format: Option<ToolFormat>,
+    /// How the model sets its reasoning apart.
+    pub(crate) reasoning_format: Option<ReasoningFormat>,
+}
+
+/// How the answers of one chat are read.
+#[derive(Clone, Debug)]
+pub(crate) struct Reading {
+    options: ChatParserOptions,
+    /// Whether an output that calls a tool ends for that: not where the one tool was named.
+    pub(crate) ends_to_call: bool,
+}
+
+impl Reading {
+    /// Takes `tools` and `tool_choice` out of a body, and writes what they mean into prompt and parameters.
+    pub(crate) fn take(
+        body: &mut Body,
+        settings: ReadingSettings,
+        chat: &mut ChatPrompt,
+        params: &mut SamplingParams,
+    ) -> Result<Self, ApiError> {
+        let given = body.take_value("tools");
+        let tools = given.as_ref().map(Tool::list).transpose().map_err(refuse)?.unwrap_or_default();
+        let choice = match body.take_value("tool_choice") {
+            Some(choice) => ToolChoice::read(&choice).map_err(refuse)?,
+            None if tools.is_empty() => ToolChoice::None,
+            None => ToolChoice::Auto,
+        };
+        let is_parallel = body.take_bool("parallel_tool_calls")?.unwrap_or(true);
+        if choice == ToolChoice::Auto && !tools.is_empty() && settings.tool_format.is_none() {
+            let message =
+                "tool_choice auto needs a server with --enable-auto-tool-choice and --tool-call-parser";
+            return Err(ApiError::bad_field("tool_choice", message));
+        }
+        if let Some(schema) = choice.schema(&tools, is_parallel).map_err(refuse)? {
+            if params.structured_outputs.is_some() {
+                let message = "tool_choice and a form for the output exclude each other";
+                return Err(ApiError::bad_field("tool_choice", message));
+            }
+            params.structured_outputs = Some(json!({ "json": schema }));
+        }
+        if let Some(given) = given.filter(|_| !tools.is_empty() && choice != ToolChoice::None) {
+            chat.template_variables.insert("tools".to_owned(), given);
+        }
+        let format = settings.tool_format.unwrap_or(ToolFormat::Hermes);
+        let parsing = choice.parsing(format, &tools);
+        if matches!(parsing, ToolParsing::Auto { .. }) && format.needs_special_tokens() {
+            params.skip_special_tokens = false;
+        }
+        // An output that is held to a form has no room for reasoning.
+        let reasoning = settings.reasoning_format.filter(|_| params.structured_outputs.is_none());
+        let ends_to_call = !matches!(choice, ToolChoice::Named(_));
+        let options = ChatParserOptions { reasoning, tools: parsing, ..ChatParserOptions::default() };
+        Ok(Self { options, ends_to_call })
+    }
+
+    /// Whether the end of the prompt says how answers begin.
+    pub(crate) fn asks_for_prompt(&self) -> bool {
+        self.options.reasoning.is_some()
+    }
+
+    /// Takes the end of the prompt into account.
+    pub(crate) fn with_prompt(mut self, end: &str) -> Self {
+        self.options.reasoning_is_open = ReasoningFormat::is_opened_by(end);
+        self
+    }
+
+    /// How one output is read; the names of its calls are its own.
+    pub(crate) fn of_output(&self) -> ChatParserOptions {
+        ChatParserOptions { seed: uuid::Uuid::new_v4().as_u64_pair().0, ..self.options.clone() }
+    }
+}
+
+fn refuse(error: ToolError) -> ApiError {
+    let message = error.to_string();
+    let field = if message.starts_with("tool_choice") { "tool_choice" } else { "tools" };
+    ApiError::bad_field(field, message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn take(body: Value, settings: ReadingSettings) -> Result<(ChatPrompt, SamplingParams), ApiError> {
+        let (mut chat, mut params) = (ChatPrompt::new(Vec::new()), SamplingParams::default());
+        let mut body = Body::parse(body.to_string().as_bytes()).expect("an object");
+        Reading::take(&mut body, settings, &mut chat, &mut params)?;
+        assert!(body.rest().is_empty());
+        Ok((chat, params))
+    }
+
+    fn tools() -> Value {
+        json!([{"type": "function", "function": {"name": "now"}}])
+    }
+
+    #[test]
+    fn tools_reach_the_template_unless_none_may_be_called() {
+        let hermes = ReadingSettings { tool_format: Some(ToolFormat::Hermes), ..ReadingSettings::default() };
+        let (chat, params) = take(json!({"tools": tools()}), hermes).expect("automatic");
+        assert_eq!((&chat.template_variables["tools"], params.structured_outputs), (&tools(), None));
+        let (chat, _) = take(json!({"tools": tools(), "tool_choice": "none"}), hermes).expect("none");
+        assert!(chat.template_variables.is_empty());
+        let (_, params) = take(json!({"tools": tools(), "tool_choice": "required"}), hermes).expect("a form");
+        assert!(params.structured_outputs.is_some());
+    }
+
+    #[test]
+    fn what_cannot_be_called_is_refused() {
+        for (body, field) in [
+            (json!({"tools": tools()}), "tool_choice"),
+            (json!({"tools": 1}), "tools"),
+            (json!({"tool_choice": "required"}), "tool_choice"),
+            (
+                json!({"tools": tools(), "tool_choice": {"type": "function", "function": {"name": "x"}}}),
+                "tool_choice",
+            ),
+        ] {
+            let error = take(body.clone(), ReadingSettings::default()).expect_err("nothing reads calls");
+            assert_eq!(error.param.as_deref(), Some(field), "{body}");
+        }
+    }
+}
