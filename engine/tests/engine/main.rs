@@ -12,3 +12,4 @@ mod loops;
 mod model;
 mod rig;
 mod text;
+mod transfers;

@@ -54,6 +54,7 @@ struct ControlState {
     fail_resets: usize,
     delay: Duration,
     held: bool,
+    held_from: Option<u64>,
     batches: Vec<StepBatch>,
     violations: Vec<BatchError>,
     num_resets: usize,
@@ -80,9 +81,18 @@ impl ScriptControl {
         self.shared.0.lock().held = true;
     }
 
-    /// Ends [`hold`](Self::hold).
+    /// Makes `collect` of that step and of those after it wait, until [`go_on`](Self::go_on); of earlier ones not, which
+    /// lets those that wait for them go on.
+    pub fn hold_from(&self, step: u64) {
+        self.shared.0.lock().held_from = Some(step);
+        self.shared.1.notify_all();
+    }
+
+    /// Ends [`hold`](Self::hold) and [`hold_from`](Self::hold_from).
     pub fn go_on(&self) {
-        self.shared.0.lock().held = false;
+        let mut state = self.shared.0.lock();
+        (state.held, state.held_from) = (false, None);
+        drop(state);
         self.shared.1.notify_all();
     }
 
@@ -105,7 +115,8 @@ impl ScriptControl {
     fn collect(&self, step: u64) -> bool {
         let (state, changed) = (&self.shared.0, &self.shared.1);
         let mut state = state.lock();
-        changed.wait_while(&mut state, |state| state.held);
+        changed
+            .wait_while(&mut state, |state| state.held || state.held_from.is_some_and(|from| step >= from));
         let fails = state.failing_steps.contains(&step);
         let delay = state.delay;
         drop(state);
