@@ -43,12 +43,17 @@ impl BlockUsage {
 /// ```
 ///
 /// A live block is held by tables (`refs`) and by open steps (`holds`). One that only steps hold is *retiring*.
+///
+/// # Panics
+/// Every method that names a block panics where the pool has none of that number.
 #[derive(Debug)]
 pub struct BlockAllocator {
     blocks: Vec<Holders>,
     /// A stack: what was touched last is the likeliest to be in a cache of the machine.
     free: Vec<BlockId>,
     cached: Box<dyn Eviction>,
+    /// How many blocks are in `cached`, whatever that says of itself.
+    num_cached: u32,
     num_retiring: u32,
     /// How often a block has become cached or live again.
     num_moves: u64,
@@ -77,6 +82,7 @@ impl BlockAllocator {
             blocks: vec![Holders::default(); num_blocks as usize],
             free: (0..num_blocks).rev().map(BlockId).collect(),
             cached: eviction,
+            num_cached: 0,
             num_retiring: 0,
             num_moves: 0,
             open: VecDeque::new(),
@@ -87,7 +93,7 @@ impl BlockAllocator {
     /// How the blocks are used now.
     pub fn usage(&self) -> BlockUsage {
         let total = self.blocks.len() as u32;
-        let (free, cached) = (self.free.len() as u32, self.cached.len());
+        let (free, cached) = (self.free.len() as u32, self.num_cached);
         BlockUsage { free, cached, total, live: total - free - cached, retiring: self.num_retiring }
     }
 
@@ -116,8 +122,16 @@ impl BlockAllocator {
 
     /// Hands out the cached block that goes first, referenced once; the caller forgets its content. `is_leaf` as in
     /// [`Eviction::evict`].
+    ///
+    /// # Panics
+    /// If the order of eviction names a block that is not cached: somebody may hold it.
     pub fn evict(&mut self, is_leaf: impl Fn(BlockId) -> bool) -> Option<BlockId> {
         let block = self.cached.evict(&is_leaf)?;
+        assert!(
+            self.is_cached(block),
+            "an evicted block is cached: the order of eviction was not told of {block}"
+        );
+        self.num_cached -= 1;
         self.num_moves += 1;
         self.blocks[block.index()] = Holders { refs: 1, holds: 0, keep: false };
         Some(block)
@@ -132,8 +146,7 @@ impl BlockAllocator {
         match (refs, holds) {
             (0, 0) => {
                 assert!(keep, "a shared block is live or cached");
-                self.cached.remove(block);
-                self.num_moves += 1;
+                self.uncache(block);
             }
             (0, _) => self.num_retiring -= 1,
             _ => {}
@@ -157,8 +170,11 @@ impl BlockAllocator {
     }
 
     /// Keeps a live block from being handed out before `step` has been committed.
+    ///
+    /// # Panics
+    /// If no table holds the block: it may be handed out already.
     pub fn hold(&mut self, block: BlockId, step: StepId) {
-        debug_assert!(self.blocks[block.index()].refs > 0, "a held block is held by a table first");
+        assert!(self.blocks[block.index()].refs > 0, "a held block is held by a table first");
         self.blocks[block.index()].holds += 1;
         let place = self.open.partition_point(|(open, _)| *open < step);
         if self.open.get(place).is_none_or(|(open, _)| *open != step) {
@@ -177,15 +193,19 @@ impl BlockAllocator {
     }
 
     /// Says that the content of a live block is worth keeping.
+    ///
+    /// # Panics
+    /// If nobody holds the block: what is in it is nobody's.
     pub fn keep(&mut self, block: BlockId) {
-        self.blocks[block.index()].keep = true;
+        let holders = &mut self.blocks[block.index()];
+        assert!(holders.refs > 0 || holders.holds > 0, "a kept block is live");
+        holders.keep = true;
     }
 
     /// Says that the content of a block is worth nothing any more: a cached one becomes free.
     pub fn forget(&mut self, block: BlockId) {
         if self.is_cached(block) {
-            self.cached.remove(block);
-            self.num_moves += 1;
+            self.uncache(block);
             self.free.push(block);
         }
         self.blocks[block.index()].keep = false;
@@ -226,10 +246,17 @@ impl BlockAllocator {
     fn park(&mut self, block: BlockId) {
         if self.blocks[block.index()].keep {
             self.cached.insert(block);
+            self.num_cached += 1;
             self.num_moves += 1;
         } else {
             self.free.push(block);
         }
+    }
+
+    fn uncache(&mut self, block: BlockId) {
+        self.cached.remove(block);
+        self.num_cached -= 1;
+        self.num_moves += 1;
     }
 }
 
@@ -277,5 +304,29 @@ mod tests {
         let block = pool.take().unwrap();
         pool.release(block);
         pool.release(block);
+    }
+
+    #[test]
+    #[should_panic(expected = "a held block is held by a table first")]
+    fn a_free_block_is_not_held() {
+        pool(2).hold(BlockId(1), StepId(1));
+    }
+
+    #[test]
+    #[should_panic(expected = "a kept block is live")]
+    fn a_free_block_is_not_kept() {
+        pool(2).keep(BlockId(1));
+    }
+
+    #[test]
+    fn the_usual_order_of_eviction_grows_with_the_pool() {
+        let mut pool = BlockAllocator::new(4, Box::new(LruLeavesFirst::new(1)));
+        let blocks: Vec<_> = std::iter::from_fn(|| pool.take()).collect();
+        for block in blocks {
+            pool.keep(block);
+            pool.release(block);
+        }
+        assert_eq!(pool.usage().cached, 4);
+        pool.check().unwrap();
     }
 }

@@ -14,9 +14,9 @@ pub struct Capacity {
 }
 
 impl Capacity {
-    /// Blocks that `num_tokens` tokens occupy.
+    /// Blocks that `num_tokens` tokens occupy. A block of no tokens, which no manager accepts, counts as one of one.
     pub fn blocks_for(&self, num_tokens: u32) -> u32 {
-        num_tokens.div_ceil(self.block_size)
+        num_tokens.div_ceil(self.block_size.max(1))
     }
 
     /// Tokens that fit in the whole pool.
@@ -26,12 +26,12 @@ impl Capacity {
 
     /// Blocks that a prompt may ever be given: the pool less its watermark and what may be pinned.
     pub fn admissible_blocks(&self) -> u32 {
-        self.num_blocks - self.watermark_blocks - self.pinnable_blocks
+        self.num_blocks.saturating_sub(self.watermark_blocks).saturating_sub(self.pinnable_blocks)
     }
 
     /// The longest sequence that fits alone, prompt and output together.
     pub fn max_len_that_fits(&self) -> u32 {
-        let num_blocks = u64::from(self.num_blocks - self.pinnable_blocks);
+        let num_blocks = u64::from(self.num_blocks.saturating_sub(self.pinnable_blocks));
         u32::try_from(num_blocks * u64::from(self.block_size)).unwrap_or(u32::MAX)
     }
 
@@ -60,5 +60,11 @@ mod tests {
         assert_eq!((pinned.max_len_that_fits(), pinned.admissible_blocks()), (96, 5));
         assert_eq!(capacity.concurrency_at(256), 0.5);
         assert_eq!(capacity.blocks_for_sequences(3, 17), 6);
+    }
+
+    #[test]
+    fn numbers_that_no_manager_accepts_answer_too() {
+        let none = Capacity { num_blocks: 1, block_size: 0, watermark_blocks: 2, pinnable_blocks: u32::MAX };
+        assert_eq!((none.blocks_for(5), none.admissible_blocks(), none.max_len_that_fits()), (5, 0, 0));
     }
 }

@@ -8,7 +8,7 @@ use crate::hash::HashKey;
 /// What a [`KvCacheManager`](crate::KvCacheManager) is made from.
 #[derive(Clone, PartialEq, Debug)]
 pub struct KvCacheConfig {
-    /// Blocks in the pool, at least 1.
+    /// Blocks in the pool, at least 1, and no more than 4 GiB of books tell of: 96 bytes a block and 4 a token slot.
     pub num_blocks: u32,
     /// Tokens a block holds, at least 1.
     pub block_size: u32,
@@ -18,7 +18,7 @@ pub struct KvCacheConfig {
     pub enable_prefix_caching: bool,
     /// The key of the block hashes; random in a server.
     pub hash_key: HashKey,
-    /// Blocks of swap space on the host; 0 is none.
+    /// Blocks of swap space on the host, at most 2^28; 0 is none.
     pub num_swap_blocks: u32,
     /// Bytes of cached beginnings that may be pinned; they are set aside, so that no sequence may count on them.
     pub max_pinned_bytes: u64,
@@ -41,9 +41,9 @@ impl KvCacheConfig {
         }
     }
 
-    /// The numbers derived from the size.
+    /// The numbers derived from the size. A share that [`validate`](Self::validate) refuses counts as none or as all.
     pub fn capacity(&self) -> Capacity {
-        let watermark_blocks = (f64::from(self.num_blocks) * self.watermark) as u32;
+        let watermark_blocks = (f64::from(self.num_blocks) * self.watermark.min(1.0)) as u32;
         let pinnable = self.max_pinned_bytes / self.block_bytes().max(1);
         let pinnable_blocks =
             u32::try_from(pinnable).unwrap_or(u32::MAX).min(self.num_blocks - watermark_blocks);
@@ -57,7 +57,7 @@ impl KvCacheConfig {
 
     /// Bytes of one block over all groups; 0 where nobody said.
     pub fn block_bytes(&self) -> u64 {
-        self.groups.iter().map(|group| group.block_bytes).sum()
+        self.groups.iter().fold(0, |sum, group| sum.saturating_add(group.block_bytes))
     }
 
     /// Checks every field.
@@ -69,11 +69,10 @@ impl KvCacheConfig {
             0 => Err(out_of_range(field, given, "at least 1")),
             _ => Ok(()),
         };
-        at_least_one("num_blocks", self.num_blocks)?;
+        // How many blocks there are often follows from their size: that is told first.
         at_least_one("block_size", self.block_size)?;
-        if self.num_blocks == u32::MAX {
-            return Err(out_of_range("num_blocks", self.num_blocks, "less than 4294967295"));
-        }
+        self.check_books()?;
+        at_least_one("num_blocks", self.num_blocks)?;
         if !(0.0..1.0).contains(&self.watermark) {
             return Err(out_of_range("watermark", self.watermark, "at least 0 and less than 1"));
         }
@@ -84,18 +83,54 @@ impl KvCacheConfig {
                 "0 where a block has no bytes",
             ));
         }
-        let Capacity { pinnable_blocks, num_blocks, .. } = self.capacity();
-        if pinnable_blocks >= num_blocks {
-            let expected = "less than the pool";
-            return Err(out_of_range("max_pinned_bytes", self.max_pinned_bytes, expected));
-        }
+        self.check_room()?;
         match self.groups.as_slice() {
             [KvGroup { kind: KvGroupKind::Full, .. }] => Ok(()),
             [KvGroup { kind, .. }] => Err(Error::GroupKind(*kind)),
             groups => Err(Error::SeveralGroups { given: groups.len() }),
         }
     }
+
+    /// Numbers that are mistakes are refused before memory is asked for.
+    fn check_books(&self) -> Result<()> {
+        let block_bytes = BLOCK_BOOKS_BYTES + TOKEN_BOOKS_BYTES * u64::from(self.block_size);
+        let max_blocks = MAX_BOOKS_BYTES / block_bytes;
+        if max_blocks == 0 {
+            let most = (MAX_BOOKS_BYTES - BLOCK_BOOKS_BYTES) / TOKEN_BOOKS_BYTES;
+            return Err(out_of_range("block_size", self.block_size, &format!("at most {most}")));
+        }
+        if u64::from(self.num_blocks) > max_blocks {
+            let expected = format!("at most {max_blocks} of {} tokens", self.block_size);
+            return Err(out_of_range("num_blocks", self.num_blocks, &expected));
+        }
+        if self.num_swap_blocks > MAX_SWAP_BLOCKS {
+            let expected = format!("at most {MAX_SWAP_BLOCKS}");
+            return Err(out_of_range("num_swap_blocks", self.num_swap_blocks, &expected));
+        }
+        Ok(())
+    }
+
+    /// Some block has to be left for prompts.
+    fn check_room(&self) -> Result<()> {
+        let capacity = self.capacity();
+        if capacity.admissible_blocks() > 0 {
+            return Ok(());
+        }
+        let most = capacity.num_blocks.saturating_sub(capacity.watermark_blocks.saturating_add(1));
+        let expected = format!(
+            "at most {} ({most} blocks), which leaves prompts a block",
+            u64::from(most).saturating_mul(self.block_bytes())
+        );
+        Err(out_of_range("max_pinned_bytes", self.max_pinned_bytes, &expected))
+    }
 }
+
+/// What the books of a pool may take: more is a mistake.
+const MAX_BOOKS_BYTES: u64 = 4 << 30;
+/// What they take for a block, and for each of its tokens.
+const BLOCK_BOOKS_BYTES: u64 = 96;
+const TOKEN_BOOKS_BYTES: u64 = 4;
+const MAX_SWAP_BLOCKS: u32 = 1 << 28;
 
 fn out_of_range(field: &'static str, given: impl ToString, expected: &str) -> Error {
     Error::OutOfRange { field, given: given.to_string(), expected: expected.to_owned() }
@@ -121,7 +156,7 @@ mod tests {
         check(|c| c.watermark = f64::NAN, "watermark is NaN, expected at least 0 and less than 1");
         check(|c| c.max_pinned_bytes = 9, "max_pinned_bytes is 9, expected 0 where a block has no bytes");
         let all = |c: &mut KvCacheConfig| (c.groups[0].block_bytes, c.max_pinned_bytes) = (4, 32);
-        check(all, "max_pinned_bytes is 32, expected less than the pool");
+        check(all, "max_pinned_bytes is 32, expected at most 28 (7 blocks), which leaves prompts a block");
         check(|c| c.groups.clear(), "0 kv groups given, this version keeps exactly one");
         check(|c| c.groups[0].kind = KvGroupKind::Window(32), "kv group kind Window(32) is not built");
     }

@@ -7,6 +7,9 @@ use crate::list::{Links, List};
 
 /// The order in which unreferenced blocks lose their content. The blocks of a pool are told to it as they come and go;
 /// every call is on the hot path of an admission.
+///
+/// An order names blocks that it was told of, each until it is removed or evicted, and names one as long as there is one.
+/// One that does not makes the pool panic when it evicts.
 pub trait Eviction: Send + fmt::Debug {
     /// A block is held by nobody any more, and keeps its content.
     fn insert(&mut self, block: BlockId);
@@ -44,7 +47,7 @@ pub struct LruLeavesFirst {
 const MAX_PROBES: u32 = 8;
 
 impl LruLeavesFirst {
-    /// Of a pool of so many blocks.
+    /// Of a pool of so many blocks; with more it grows when they come.
     pub fn new(num_blocks: u32) -> Self {
         Self { links: vec![Links::NONE; num_blocks as usize], list: List::EMPTY }
     }
@@ -52,6 +55,9 @@ impl LruLeavesFirst {
 
 impl Eviction for LruLeavesFirst {
     fn insert(&mut self, block: BlockId) {
+        if block.index() >= self.links.len() {
+            self.links.resize(block.index() + 1, Links::NONE);
+        }
         self.list.push_back(&mut self.links, block.0);
     }
 

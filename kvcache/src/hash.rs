@@ -94,7 +94,7 @@ pub struct PrefixHasher {
 }
 
 impl PrefixHasher {
-    /// For blocks of `block_size` tokens.
+    /// For blocks of `block_size` tokens. A block of none is never full: there are no hashes then.
     pub fn new(key: HashKey, block_size: u32) -> Self {
         Self { key, block_size }
     }
@@ -118,6 +118,9 @@ impl PrefixHasher {
 
     /// Adds the hashes of the blocks that have become full; `tokens` are all tokens of the sequence.
     pub fn extend(&self, hashes: &mut BlockHashes, tokens: &[u32]) {
+        if self.block_size == 0 {
+            return;
+        }
         let done = hashes.hashes.len() * self.block_size as usize;
         let Some(rest) = tokens.get(done..) else { return };
         for block in rest.chunks_exact(self.block_size as usize) {
@@ -155,6 +158,12 @@ mod tests {
         assert_ne!(base, hasher.hash(&[1, 2, 3, 4], hasher.salt(&[b"tenant"])));
         assert_ne!(base, PrefixHasher::new(HashKey(1, 3), 2).hash(&[1, 2, 3, 4], CacheSalt::NONE));
         assert_ne!(hasher.salt(&[b"ab"]), hasher.salt(&[b"a", b"b"]));
+    }
+
+    #[test]
+    fn a_block_of_no_tokens_is_never_full() {
+        let hashes = PrefixHasher::new(HashKey(1, 2), 0).hash(&[1, 2], CacheSalt::NONE);
+        assert_eq!(hashes, BlockHashes::new(CacheSalt::NONE));
     }
 
     #[test]

@@ -75,11 +75,14 @@ impl KvCacheManager {
     /// # Errors
     /// See [`KvCacheConfig::validate`].
     pub fn new(config: KvCacheConfig) -> Result<Self> {
+        // Before anything of that size is allocated.
+        config.validate()?;
         let eviction = Box::new(LruLeavesFirst::new(config.num_blocks));
         Self::with_eviction(config, eviction)
     }
 
-    /// A manager of an empty pool whose cached contents go in an order of one's own.
+    /// A manager of an empty pool whose cached contents go in an order of one's own. One that breaks the rules of
+    /// [`Eviction`] is found out when a block is wanted, by a panic: it would hand out what somebody holds.
     ///
     /// # Errors
     /// See [`KvCacheConfig::validate`].
@@ -149,7 +152,7 @@ impl KvCacheManager {
     /// `tokens` and for one more, less those that the prefix cache has.
     ///
     /// # Errors
-    /// [`NoBlocks`], and nothing has changed.
+    /// [`NoBlocks`], and nothing has changed. What was found is kept in the table, for when it is asked again.
     ///
     /// # Panics
     /// If the table holds blocks already.
@@ -161,17 +164,13 @@ impl KvCacheManager {
         headroom_blocks: u32,
     ) -> std::result::Result<Admit<'a>, NoBlocks> {
         assert!(table.is_empty(), "a sequence is admitted with an empty table");
-        let is_asked_again = table.lookup.is_some();
-        let mut lookup =
-            table.lookup.take().map_or_else(|| std::mem::take(&mut self.lookup), |lookup| *lookup);
-        if !is_asked_again {
-            lookup.clear();
-        }
+        let known = table.lookup.take().map(|lookup| *lookup);
+        let mut lookup = known.unwrap_or_else(|| std::mem::take(&mut self.lookup).cleared());
         lookup.update((&self.index, &self.allocator), self.usable(tokens), hashes);
-        let num_tokens = tokens.len() as u32;
+        let num_tokens = u32::try_from(tokens.len()).unwrap_or(u32::MAX);
         // A hit on an unreferenced block takes it out of what is available, so that it counts like a new one.
-        let to_take = self.capacity.blocks_for(num_tokens + 1) - lookup.num_live;
-        if let Err(refusal) = self.available_for(to_take + headroom_blocks) {
+        let to_take = self.capacity.blocks_for(num_tokens.saturating_add(1)) - lookup.num_live;
+        if let Err(refusal) = self.available_for(to_take.saturating_add(headroom_blocks)) {
             table.lookup = Some(Box::new(lookup));
             return Err(refusal);
         }
@@ -242,7 +241,8 @@ impl KvCacheManager {
     }
 
     /// Tells the prefix cache which blocks are full of computed values: those of the first `num_computed_tokens`
-    /// of `tokens`. What may still be dropped (in flight, past a finish) must not be counted among them.
+    /// of `tokens`, as far as the table has blocks and there are tokens and hashes. What may still be dropped (in flight,
+    /// past a finish) must not be counted among them.
     pub fn register(
         &mut self,
         table: &mut BlockTable,
@@ -254,7 +254,8 @@ impl KvCacheManager {
             return;
         }
         let block_size = self.config.block_size as usize;
-        let num_full = (num_computed_tokens as usize / block_size).min(hashes.as_slice().len());
+        let num_computed = tokens.len().min(num_computed_tokens as usize);
+        let num_full = (num_computed / block_size).min(hashes.as_slice().len()).min(table.blocks.len());
         while table.num_registered < num_full && !table.cut {
             let place = table.num_registered;
             let content = &tokens[place * block_size..(place + 1) * block_size];
@@ -271,9 +272,12 @@ impl KvCacheManager {
     }
 
     /// Forgets all contents, as after a device error or a change of weights. Blocks in use stay with their tables,
-    /// and what they hold never enters the cache.
+    /// and what they hold never enters the cache. Pins end: what they kept is gone.
     pub fn reset_prefix_cache(&mut self) {
         self.num_resets += 1;
+        for (_, pinned) in std::mem::take(&mut self.pins) {
+            self.release(pinned, None);
+        }
         for block in (0..self.config.num_blocks).map(BlockId) {
             self.forget(block);
         }
@@ -284,6 +288,9 @@ impl KvCacheManager {
     ///
     /// # Errors
     /// The first [`Inconsistency`] found.
+    ///
+    /// # Panics
+    /// If a table holds a block that is none of the pool: it is another manager's.
     pub fn check<'a>(
         &self,
         tables: impl IntoIterator<Item = &'a BlockTable>,

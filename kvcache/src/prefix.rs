@@ -2,6 +2,8 @@
 
 mod saved;
 
+use std::sync::Arc;
+
 use crate::block::BlockId;
 use crate::hash::{BlockHash, BlockHashes, CacheSalt};
 use crate::list::NIL;
@@ -36,6 +38,8 @@ pub(crate) struct PrefixIndex {
     /// The tokens of every registered block, to compare on a hit.
     tokens: Vec<u32>,
     num_removed: u64,
+    /// Tells this index from every other.
+    identity: Arc<()>,
 }
 
 /// What became of an attempt to register a block.
@@ -68,7 +72,13 @@ impl PrefixIndex {
             entries: vec![entry; num_blocks],
             tokens: vec![0; num_blocks * block_size],
             num_removed: 0,
+            identity: Arc::default(),
         }
+    }
+
+    /// What no other index has.
+    pub(crate) fn identity(&self) -> &Arc<()> {
+        &self.identity
     }
 
     /// The cached blocks that hold the beginning of `tokens`, in order.
@@ -93,6 +103,19 @@ impl PrefixIndex {
             *parent = Some(hit);
             Some(hit)
         })
+    }
+
+    /// Whether these blocks, a chain of current contents that was found here once, are what would be found at the
+    /// beginning of `tokens`.
+    pub(crate) fn holds(&self, hits: &[BlockRef], tokens: &[u32], hashes: &BlockHashes) -> bool {
+        let Some(last) = hits.last() else { return true };
+        let entry = &self.entries[last.block.index()];
+        let is_named = hashes.as_slice().get(hits.len() - 1).is_some_and(|hash| hash.0 == entry.hash);
+        let blocks = tokens.chunks_exact(self.block_size);
+        is_named
+            && entry.salt == hashes.salt()
+            && blocks.len() >= hits.len()
+            && hits.iter().zip(blocks).all(|(hit, tokens)| *self.tokens_of(hit.block) == *tokens)
     }
 
     /// How many contents have been dropped.
@@ -162,11 +185,13 @@ impl PrefixIndex {
     ) -> Option<BlockRef> {
         let block = self.lookup(hash)?;
         let entry = &self.entries[block.index()];
-        let start = block.index() * self.block_size;
-        let same = entry.parent == parent
-            && entry.salt == salt
-            && self.tokens[start..start + self.block_size] == *tokens;
+        let same = entry.parent == parent && entry.salt == salt && *self.tokens_of(block) == *tokens;
         same.then(|| self.reference(block))
+    }
+
+    fn tokens_of(&self, block: BlockId) -> &[u32] {
+        let start = block.index() * self.block_size;
+        &self.tokens[start..start + self.block_size]
     }
 
     fn in_the_way(&self, known: BlockId) -> Registered {

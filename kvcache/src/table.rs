@@ -7,7 +7,8 @@ use crate::prefix::BlockRef;
 /// The blocks of one sequence, in the order of its positions: position `p` is in slot `p % block_size` of block
 /// `p / block_size` of the table.
 ///
-/// A table is a set of references into a pool. It is not `Clone` (see [`KvCacheManager::fork`]), and an end of life
+/// A table is a set of references into the pool of the manager that filled it, and is for that manager alone: another panics
+/// over it, or mixes up its books. It is not `Clone` (see [`KvCacheManager::fork`]), and an end of life
 /// goes through [`KvCacheManager::release`]: a table that is merely dropped leaks its blocks.
 ///
 /// [`KvCacheManager::fork`]: crate::KvCacheManager::fork

@@ -198,3 +198,151 @@ fn another_order_of_eviction_is_a_value() {
     cache.release(other, None);
     cache.check([]).unwrap();
 }
+
+/// A sequence that begins like a cached one and is too long for the pool, and its table after the refusal.
+fn refused(cache: &mut KvCacheManager) -> (BlockTable, BlockTable, Vec<u32>) {
+    let (kept, _) = run(cache, &(0..12).collect::<Vec<_>>());
+    let long: Vec<u32> = (0..40).collect();
+    let hashes = cache.hasher().hash(&long, CacheSalt::NONE);
+    let mut table = BlockTable::new();
+    assert!(cache.admit(&mut table, &long, &hashes, 0).is_err());
+    (kept, table, long)
+}
+
+#[track_caller]
+fn check_same_as_new(cache: &mut KvCacheManager, mut table: BlockTable, tokens: &[u32], salt: CacheSalt) {
+    let hashes = cache.hasher().hash(tokens, salt);
+    let expected = cache.num_cached_tokens(tokens, &hashes);
+    assert_eq!(cache.admit(&mut table, tokens, &hashes, 0).unwrap().commit(), expected);
+    assert_eq!(table.num_blocks(), (tokens.len() as u32).div_ceil(2));
+    cache.release(table, None);
+}
+
+#[test]
+fn what_a_refused_table_found_is_not_given_to_another_prompt_tenant_or_pool() {
+    let unrelated: Vec<u32> = (500..513).collect();
+    let same_end: Vec<u32> = [7, 7].into_iter().chain(2..13).collect();
+    let same: Vec<u32> = (0..13).collect();
+    for (tokens, salt) in [
+        (&unrelated[..], &b""[..]),
+        (&same_end, b""),
+        (&same, b"tenant b"),
+        (&[7], b""),
+        (&same[..5], b""),
+        (&same, b""),
+    ] {
+        let mut cache = manager(16);
+        let (kept, table, _) = refused(&mut cache);
+        let salt = if salt.is_empty() { CacheSalt::NONE } else { cache.hasher().salt(&[salt]) };
+        check_same_as_new(&mut cache, table, tokens, salt);
+        cache.check([&kept]).unwrap();
+    }
+    let (kept, table, long) = refused(&mut manager(16));
+    let mut other = manager(100);
+    check_same_as_new(&mut other, table, &long, CacheSalt::NONE);
+    assert_eq!(kept.num_blocks(), 6);
+    other.check([]).unwrap();
+}
+
+#[test]
+fn tokens_are_compared_whatever_hashes_say() {
+    let mut cache = manager(16);
+    let (kept, mut table, long) = refused(&mut cache);
+    let hashes = cache.hasher().hash(&long, CacheSalt::NONE);
+    let others: Vec<u32> = long.iter().take(13).map(|token| token ^ u32::from(*token < 4)).collect();
+    assert_eq!(cache.admit(&mut table, &others, &hashes, 0).unwrap().num_cached_tokens(), 0);
+    cache.check([&kept]).unwrap();
+}
+
+#[test]
+fn a_headroom_beyond_all_numbers_is_refused() {
+    let mut cache = manager(8);
+    let hashes = cache.hasher().hash(&[1; 8], CacheSalt::NONE);
+    let refusal = cache.admit(&mut BlockTable::new(), &[1; 8], &hashes, u32::MAX).unwrap_err();
+    assert_eq!(refusal, NoBlocks { need: u32::MAX, available: 8, retiring: 0 });
+}
+
+#[test]
+fn what_a_table_or_the_tokens_lack_is_not_registered() {
+    let mut cache = manager(8);
+    let hashes = cache.hasher().hash(&[1; 8], CacheSalt::NONE);
+    cache.register(&mut BlockTable::new(), &[1; 8], &hashes, 8);
+    let mut table = BlockTable::new();
+    cache.admit(&mut table, &[1; 8], &hashes, 0).unwrap().commit();
+    cache.register(&mut table, &[1; 3], &hashes, u32::MAX);
+    assert_eq!(table.num_registered_blocks(), 1);
+    cache.release(table, None);
+    cache.check([]).unwrap();
+}
+
+#[test]
+fn a_pool_beyond_all_memory_is_refused_before_it_is_made() {
+    for num_blocks in [u32::MAX, u32::MAX - 1, 500_000_000] {
+        let error = KvCacheManager::new(KvCacheConfig::new(num_blocks, 16)).unwrap_err().to_string();
+        assert_eq!(error, format!("num_blocks is {num_blocks}, expected at most 26843545 of 16 tokens"));
+    }
+    let error = KvCacheManager::new(KvCacheConfig::new(1, u32::MAX)).unwrap_err().to_string();
+    assert_eq!(error, "block_size is 4294967295, expected at most 1073741800");
+    let config = KvCacheConfig { num_swap_blocks: u32::MAX, ..KvCacheConfig::new(8, 16) };
+    let error = KvCacheManager::new(config).unwrap_err().to_string();
+    assert_eq!(error, "num_swap_blocks is 4294967295, expected at most 268435456");
+}
+
+#[test]
+fn a_configuration_answers_before_it_is_checked() {
+    for watermark in [2.0, -1.0, f64::NAN, f64::INFINITY] {
+        let mut config = KvCacheConfig { watermark, max_pinned_bytes: 9, ..KvCacheConfig::new(8, 4) };
+        config.groups = vec![config.groups[0]; 2];
+        config.groups.iter_mut().for_each(|group| group.block_bytes = u64::MAX);
+        assert!(config.capacity().admissible_blocks() <= 8 && config.block_bytes() == u64::MAX);
+        assert!(config.validate().is_err());
+    }
+}
+
+#[test]
+fn a_reset_ends_pins() {
+    let mut config = KvCacheConfig { watermark: 0.0, ..KvCacheConfig::new(8, 2) };
+    (config.groups[0].block_bytes, config.max_pinned_bytes) = (100, 400);
+    let mut cache = KvCacheManager::new(config).unwrap();
+    let (table, _) = run(&mut cache, &[1, 2, 3, 4]);
+    let hashes = cache.hasher().hash(&[1, 2, 3, 4], CacheSalt::NONE);
+    let pin = cache.pin(&[1, 2, 3, 4], &hashes).unwrap();
+    cache.release(table, None);
+    cache.reset_prefix_cache();
+    assert_eq!((cache.num_pinned_blocks(), cache.usage().free, cache.unpin(pin)), (0, 8, false));
+}
+
+/// Evicts what nobody told it of.
+#[derive(Debug)]
+struct Liar;
+
+impl Eviction for Liar {
+    fn insert(&mut self, _block: BlockId) {}
+
+    fn remove(&mut self, _block: BlockId) {}
+
+    fn evict(&mut self, _is_leaf: &dyn Fn(BlockId) -> bool) -> Option<BlockId> {
+        Some(BlockId(3))
+    }
+
+    fn len(&self) -> u32 {
+        1000
+    }
+
+    fn candidates(&self) -> Vec<BlockId> {
+        Vec::new()
+    }
+}
+
+#[test]
+#[should_panic(expected = "an evicted block is cached")]
+fn an_order_of_eviction_cannot_give_away_what_somebody_holds() {
+    let config = KvCacheConfig { watermark: 0.0, ..KvCacheConfig::new(4, 2) };
+    let mut cache = KvCacheManager::with_eviction(config, Box::new(Liar)).unwrap();
+    let (_first, _) = run(&mut cache, &[1, 2, 3]);
+    let (second, _) = run(&mut cache, &[4, 5, 6]);
+    cache.release(second, None);
+    assert_eq!(cache.usage().cached, 1, "the pool counts for itself");
+    let mut other = BlockTable::new();
+    cache.reserve(&mut other, 0..4).unwrap().commit(StepId(1));
+}

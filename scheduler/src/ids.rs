@@ -51,9 +51,9 @@ impl Time {
         Self(nanos)
     }
 
-    /// The moment `millis` milliseconds after the beginning.
+    /// The moment `millis` milliseconds after the beginning, or the last one there is: 584 years after it.
     pub const fn from_millis(millis: u64) -> Self {
-        Self(millis * 1_000_000)
+        Self(millis.saturating_mul(1_000_000))
     }
 
     /// Nanoseconds since the beginning.
@@ -72,5 +72,16 @@ impl std::ops::Add<Duration> for Time {
 
     fn add(self, duration: Duration) -> Self {
         Self(self.0.saturating_add(u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn there_is_a_last_moment() {
+        let last = Time::from_nanos(u64::MAX);
+        assert_eq!((Time::from_millis(u64::MAX), last + Duration::MAX), (last, last));
     }
 }

@@ -34,6 +34,7 @@ impl BlockAllocator {
             holders.keep = is_kept(block);
         }
         cached.iter().for_each(|block| self.cached.insert(*block));
+        self.num_cached = cached.len() as u32;
         self.num_retiring = self.blocks.iter().filter(|holders| holders.holds > 0).count() as u32;
         (self.free, self.open) = (free, open);
         Some(())
