@@ -144,6 +144,32 @@ pub enum Error {
         /// The other.
         second: PathBuf,
     },
+    /// A weight is there in two forms, and nothing says which one is meant.
+    #[error("tensor {tensor} in {} stands for the same weight as {other}, which is there too", path.display())]
+    WeightTwice {
+        /// One form of it.
+        tensor: String,
+        /// The other.
+        other: String,
+        /// The file of the former.
+        path: PathBuf,
+    },
+    /// Weights in a form that is not read.
+    #[error("{} holds no model.safetensors; {file} {what}", path.display())]
+    OtherWeights {
+        /// The folder.
+        path: PathBuf,
+        /// The file.
+        file: String,
+        /// What it is, and the way to what can be read.
+        what: &'static str,
+    },
+    /// What git has in place of a large file.
+    #[error("{} is a pointer of git lfs, not the file itself: `git lfs pull` fetches it", path.display())]
+    LfsPointer {
+        /// The file.
+        path: PathBuf,
+    },
     /// A configuration is not sound.
     #[error("{} does not describe a model that can be run", path.display())]
     Config {

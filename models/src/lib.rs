@@ -47,6 +47,7 @@
 //! - Model code never asks what a weight is stored as.
 
 mod architectures;
+mod caught;
 pub mod check;
 mod checkpoint;
 mod config;
@@ -67,6 +68,7 @@ pub use architectures::{
     Model, ModelInput, ModelRegistry, Olmo2, Phi3, QkNorm, Qwen2, Qwen2Moe, Qwen3, Qwen3Moe, RmsNorm,
     RopeTables, SparseMlp, Storage, decoder_tensors, kv_groups, rope_table, rope_values,
 };
+pub use caught::panics_are_caught;
 pub use checkpoint::{
     Checkpoint, HostScales, HostTensor, LoadFormat, LoadOptions, OnlineQuantization, OutputHead, StoredPart,
     TensorInfo, TensorSource, TensorSpec, WeightDType, WeightSummary, identify_tokenizer,

@@ -4,6 +4,7 @@ use std::error::Error as _;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use crate::checkpoint::Checkpoint;
 use crate::error::Error;
 use crate::gguf::GgufError;
 use crate::safetensors::{SafetensorsError, ShardError};
@@ -48,6 +49,18 @@ impl Finding {
         Self { severity: Severity::Problem, kind, file, tensor, num_bytes, message }
     }
 
+    /// Adds the file and the bytes of the tensor, where an error could not know them.
+    pub(super) fn complete(&mut self, checkpoint: &Checkpoint) {
+        let Some((path, Some(num_bytes))) = self.tensor.as_deref().map(|name| checkpoint.place_of(name))
+        else {
+            return;
+        };
+        self.num_bytes.get_or_insert(num_bytes);
+        if self.file == checkpoint.path() {
+            self.file = path;
+        }
+    }
+
     /// Something that is no problem.
     pub fn note(
         kind: &'static str,
@@ -83,6 +96,8 @@ fn describe(error: &Error) -> (&'static str, PathBuf, Option<String>, Option<u64
         }
         Error::NotAModel { path } | Error::DummyFile { path } => of("not-a-model", path),
         Error::NoWeights { path, .. } | Error::FolderOfGguf { path, .. } => of("no-weights", path),
+        Error::OtherWeights { path, file, .. } => of("no-weights", &path.join(file)),
+        Error::LfsPointer { path } => of("broken-file", path),
         Error::PickledWeights { path } => of("pickled-weights", path),
         Error::Gguf { path, source } if matches!(**source, GgufError::MissingPart { .. }) => {
             of("missing-shard", path)
@@ -101,6 +116,7 @@ fn describe(error: &Error) -> (&'static str, PathBuf, Option<String>, Option<u64
             _ => of("broken-index", path),
         },
         Error::TensorTwice { tensor, second, .. } => with("tensor-twice", second, tensor),
+        Error::WeightTwice { tensor, path, .. } => with("tensor-twice", path, tensor),
         Error::Config { path, .. } => of("configuration", path),
         Error::MissingTensor { tensor, path } => with("missing-tensor", path, tensor),
         Error::TensorShape { tensor, path, .. } => with("tensor-shape", path, tensor),

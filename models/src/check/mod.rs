@@ -11,6 +11,7 @@
 //!
 //! Loading runs the same through [`load`]: whatever would be a problem here is an error there.
 
+mod contradictions;
 mod finding;
 mod scan;
 mod texts;
@@ -103,10 +104,12 @@ impl CheckReport {
 pub fn check(path: &Path, options: &CheckOptions, registry: &ModelRegistry) -> CheckReport {
     let mut found = Found::default();
     let mut report = CheckReport { path: path.to_owned(), ..CheckReport::default() };
-    if let Some(surveyed) = Checkpoint::survey(path, &options.load, &mut found.errors) {
-        found.look_at(surveyed, options, registry, &mut report);
-    }
-    for finding in found.errors.iter().map(Finding::of_error).chain(found.notes) {
+    let surveyed = Checkpoint::survey(path, &options.load, &mut found.errors);
+    let checkpoint = surveyed.map(|surveyed| found.look_at(surveyed, options, registry, &mut report));
+    for mut finding in found.errors.iter().map(Finding::of_error).chain(found.notes) {
+        if let Some(checkpoint) = &checkpoint {
+            finding.complete(checkpoint);
+        }
         // A file that two readers need is wrong once.
         if !report.findings.contains(&finding) {
             report.findings.push(finding);
@@ -131,7 +134,7 @@ pub fn load(
     for note in &found.notes {
         match note.kind {
             // All is well with these.
-            "harmless-tensor" | "activations" => {
+            "harmless-tensor" | "activations" | "unused-file" | "tokenizer-settings" => {
                 tracing::info!(target: "quire::models", path = %path.display(), "{note}");
             }
             _ => tracing::warn!(target: "quire::models", path = %path.display(), "{note}"),
@@ -181,6 +184,8 @@ impl Found {
             self.take(checkpoint.check_metadata());
             self.note_activations(&checkpoint);
         }
+        self.notes.extend(checkpoint.notes_of_files());
+        self.note_settings(&checkpoint);
         if config_is_sound && has_tensors {
             self.look_at_tensors(&mut checkpoint, options, registry, report);
         } else if let Some(name) = &report.architecture {
@@ -206,8 +211,8 @@ impl Found {
         let before = self.errors.len();
         let summary = checkpoint.summarize(&specs, &mut self.errors);
         self.list_unused(checkpoint, &summary);
-        let specs: Vec<&TensorSpec> =
-            specs.iter().filter(|spec| checkpoint.contains(&spec.name)).collect();
+        self.note_other_names(checkpoint, &specs);
+        let specs: Vec<&TensorSpec> = specs.iter().filter(|spec| checkpoint.contains(&spec.name)).collect();
         if options.load.load_format != LoadFormat::Dummy {
             report.scan = scan::scan(checkpoint, &specs, options.depth, &mut self.errors);
         }
@@ -242,7 +247,8 @@ impl Found {
 
     fn list_unused(&mut self, checkpoint: &Checkpoint, summary: &WeightSummary) {
         let mut harmless_ones: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-        for name in &summary.unused {
+        let ignored_head = self.note_ignored_head(checkpoint);
+        for name in summary.unused.iter().filter(|name| ignored_head != Some(name.as_str())) {
             if let Some(reason) = harmless(name) {
                 harmless_ones.entry(reason).or_default().push(name);
                 continue;
@@ -262,6 +268,17 @@ impl Found {
             let stored = Some(checkpoint.stored_name(names[0]));
             self.notes.push(Finding::note("harmless-tensor", &file, stored, Some(num_bytes), message));
         }
+    }
+
+    /// A head beside the embedding that it is tied to; its name, where it is another.
+    fn note_ignored_head(&mut self, checkpoint: &Checkpoint) -> Option<&'static str> {
+        let name = checkpoint.ignored_head()?;
+        let (file, num_bytes) = checkpoint.place_of(name);
+        let message =
+            "tie_word_embeddings is set, and this differs from the embedding, which is used in its place";
+        let (tensor, message) = (Some(name.to_owned()), message.to_owned());
+        self.notes.push(Finding::note("head-differs", &file, tensor, num_bytes, message));
+        Some(name)
     }
 
     /// Weights that were made for activations in 8 bits.

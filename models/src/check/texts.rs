@@ -54,6 +54,18 @@ impl Found {
         tokenizer: &Tokenizer,
     ) {
         self.check_named_tokens(checkpoint.path(), tokenizer);
+        self.note_other_tokens(checkpoint, tokenizer);
+        let num_rows = config.map_or(tokenizer.num_ids(), |config| config.vocab_size);
+        if let Err(source) = tokenizer.probe(num_rows) {
+            self.errors.push(Error::Tokenizer { path: checkpoint.path().to_owned(), source });
+        }
+        if !tokenizer.unheeded().is_empty() {
+            let message = format!(
+                "{} of tokenizer.json: not heeded, prompts stay whole",
+                tokenizer.unheeded().join(", ")
+            );
+            self.note("tokenizer-settings", checkpoint, message);
+        }
         if let Some(config) = config {
             self.compare_sizes(checkpoint, config.vocab_size, tokenizer);
             self.compare_ends(checkpoint, tokenizer);

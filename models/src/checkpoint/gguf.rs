@@ -8,6 +8,7 @@ use super::{
     Checkpoint, HostTensor, LoadOptions, StoredPart, Surveyed, TensorInfo, TensorSource, TensorSpec,
     WeightDType,
 };
+use crate::check::Finding;
 use crate::config::{GenerationConfig, ModelConfig, ROPE_TENSORS};
 use crate::error::{Error, Result};
 use crate::gguf::{Gguf, TensorEntry};
@@ -132,6 +133,14 @@ impl TensorSource for GgufTensors {
 
     fn files(&self) -> Vec<(PathBuf, u64)> {
         self.file.files()
+    }
+
+    fn notes(&self) -> Vec<Finding> {
+        let note = |(path, num_bytes)| {
+            let message = "bytes behind the last tensor belong to none".to_owned();
+            Finding::note("trailing-bytes", path, None, Some(num_bytes), message)
+        };
+        self.file.trailing().map(note).collect()
     }
 
     fn info(&self, spec: &TensorSpec) -> Result<Option<TensorInfo>> {

@@ -1,6 +1,6 @@
 //! Whether the output head is the embedding.
 
-use super::Checkpoint;
+use super::{Checkpoint, TensorSpec};
 use crate::error::{Error, Result};
 
 const EMBEDDING: &str = "model.embed_tokens.weight";
@@ -20,9 +20,8 @@ impl Checkpoint {
     ///
     /// | flag | `lm_head.weight` | head |
     /// |---|---|---|
-    /// | tied | absent | the embedding |
-    /// | tied | equal to the embedding | the embedding, so that it is held once |
-    /// | tied | different | the embedding, as the reference ties it after loading; with a warning |
+    /// | tied | absent, or equal to the embedding | the embedding, so that it is held once |
+    /// | tied | different | the embedding, as the reference ties it after loading; a [check](crate::check) notes it |
     /// | untied | there | `lm_head.weight` |
     /// | untied | absent | an error that names it |
     ///
@@ -30,28 +29,27 @@ impl Checkpoint {
     /// [`Error::MissingTensor`] for the last row of the table.
     pub fn output_head(&self) -> Result<OutputHead> {
         match (self.config.tie_word_embeddings, self.contains(HEAD)) {
+            (true, _) => Ok(OutputHead::Tied),
             (false, true) => Ok(OutputHead::Own),
             (false, false) => {
                 Err(Error::MissingTensor { tensor: self.stored_name(HEAD), path: self.path.clone() })
             }
-            (true, false) => Ok(OutputHead::Tied),
-            (true, true) => {
-                if !self.head_equals_embedding()? {
-                    tracing::warn!(
-                        target: "quire::models",
-                        path = %self.path.display(),
-                        "tie_word_embeddings is set but {HEAD} differs from {EMBEDDING}: the embedding is used"
-                    );
-                }
-                Ok(OutputHead::Tied)
-            }
         }
     }
 
-    fn head_equals_embedding(&self) -> Result<bool> {
+    /// The name of a stored head that differs from the embedding, which is used in its place.
+    pub(crate) fn ignored_head(&self) -> Option<&'static str> {
+        let is_stored = self.config.tie_word_embeddings && self.contains(HEAD);
+        (is_stored && !self.head_equals_embedding()).then_some(HEAD)
+    }
+
+    fn head_equals_embedding(&self) -> bool {
         let shape = [self.config.vocab_size, self.config.hidden_size];
-        let embedding = self.tensor(EMBEDDING, &shape)?;
-        let head = self.tensor(HEAD, &shape)?;
-        Ok(embedding.dtype == head.dtype && *embedding.bytes == *head.bytes)
+        let [embedding, head] =
+            [EMBEDDING, HEAD].map(|name| self.source.tensor(&TensorSpec::new(name, &shape)).ok());
+        embedding.zip(head).is_some_and(|(embedding, head)| {
+            (embedding.dtype, &embedding.shape) == (head.dtype, &head.shape)
+                && *embedding.bytes == *head.bytes
+        })
     }
 }

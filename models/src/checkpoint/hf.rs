@@ -10,6 +10,7 @@ use super::{
     Checkpoint, HostTensor, LoadOptions, StoredPart, Surveyed, TensorInfo, TensorSource, TensorSpec,
     WeightDType, modelopt,
 };
+use crate::check::Finding;
 use crate::config::{GenerationConfig, ModelConfig, Quantization};
 use crate::error::{Error, Result};
 use crate::mmap::TensorBytes;
@@ -20,12 +21,14 @@ const CONFIG: &str = "config.json";
 const GENERATION_CONFIG: &str = "generation_config.json";
 
 /// What would work in place of 8-bit floats that nobody says the scales of.
-const UNSCALED: &str = "F32, F16 or BF16; or a quantization_config in config.json that says how 8-bit floats are scaled";
+const UNSCALED: &str =
+    "F32, F16 or BF16; or a quantization_config in config.json that says how 8-bit floats are scaled";
 
 pub(super) fn survey(path: &Path, options: &LoadOptions, errors: &mut Vec<Error>) -> Option<Surveyed> {
     let Configs { config, is_sound, generation } = survey_configs(path, errors)?;
+    let before = errors.len();
     let folder = SafetensorsFolder::survey(path, errors);
-    let has_tensors = folder.names().next().is_some();
+    let has_tensors = folder.names().next().is_some() || errors.len() == before;
     // What is wrong with it has been told.
     let method = Quantization::from_json(&config.raw).ok().flatten();
     let source: Box<dyn TensorSource> = match method {
@@ -131,6 +134,18 @@ impl TensorSource for SafetensorsFolder {
 
     fn files(&self) -> Vec<(PathBuf, u64)> {
         self.files()
+    }
+
+    fn notes(&self) -> Vec<Finding> {
+        let unused = self.unused_files().into_iter().map(|(path, num_bytes)| {
+            let message = "holds weights, and is not read".to_owned();
+            Finding::note("unused-file", &path, None, Some(num_bytes), message)
+        });
+        let total = self.wrong_total().map(|(path, given, found)| {
+            let message = format!("total_size: {given} bytes, but the tensors take {found}");
+            Finding::note("total-size", &path, None, None, message)
+        });
+        unused.chain(total).collect()
     }
 
     fn info(&self, spec: &TensorSpec) -> Result<Option<TensorInfo>> {

@@ -1,8 +1,10 @@
 //! What a check asks of a checkpoint beyond what loading does.
 
+use std::collections::BTreeSet;
 use std::path::PathBuf;
 
 use super::{Checkpoint, StoredPart, TensorSpec};
+use crate::check::Finding;
 use crate::config::ConfigError;
 use crate::error::{Error, Result};
 use crate::gguf::{Gguf, GgufError};
@@ -11,6 +13,16 @@ impl Checkpoint {
     /// The files that tensors lie in, with their lengths in bytes.
     pub fn files(&self) -> Vec<(PathBuf, u64)> {
         self.source.files()
+    }
+
+    /// What there is to say of the files that is no problem.
+    pub(crate) fn notes_of_files(&self) -> Vec<Finding> {
+        self.source.notes()
+    }
+
+    /// The names of all tensors, as far as they are stored.
+    pub(crate) fn stored_names(&self) -> BTreeSet<String> {
+        self.source.names().into_iter().collect()
     }
 
     /// The pieces of a tensor as they are stored.

@@ -6,6 +6,7 @@ use std::path::PathBuf;
 
 use quire_kernels::{DType, HostWeight, WeightScales};
 
+use crate::check::Finding;
 use crate::error::Result;
 use crate::mmap::TensorBytes;
 
@@ -179,6 +180,11 @@ pub trait TensorSource: Debug + Send + Sync {
 
     /// The files that tensors lie in, with their lengths in bytes.
     fn files(&self) -> Vec<(PathBuf, u64)> {
+        Vec::new()
+    }
+
+    /// What there is to say of the files that is no problem: those that are not read, totals that are wrong.
+    fn notes(&self) -> Vec<Finding> {
         Vec::new()
     }
 

@@ -8,6 +8,6 @@ pub(crate) struct Surveyed {
     /// Whether its configuration is what its files say: where not, they have told why, and it is good for nothing but to be
     /// looked at.
     pub(crate) config_is_sound: bool,
-    /// Whether there is a single tensor.
+    /// Whether there is a single tensor, or nothing has told why there is none.
     pub(crate) has_tensors: bool,
 }

@@ -105,7 +105,8 @@ impl<'a> Fields<'a> {
             Value::Array(ids) => ids.iter().map(Value::as_i64).collect(),
             one => one.as_i64().map(|id| vec![id]),
         });
-        let id = |id: i64| u32::try_from(id).map_err(|_| ConfigError::number(&self.path(field), "a token id", id));
+        let id =
+            |id: i64| u32::try_from(id).map_err(|_| ConfigError::number(&self.path(field), "a token id", id));
         let ids = ids.unwrap_or_default().into_iter().filter(|id| *id >= 0);
         ids.filter_map(|given| self.faults.take(id(given))).collect()
     }

@@ -16,6 +16,7 @@ use quire_kernels::{DType, Gate};
 
 use crate::error::Error;
 
+use dialect::Dialect;
 use faults::Faults;
 
 pub use error::ConfigError;
@@ -100,6 +101,16 @@ pub struct ModelConfig {
 }
 
 impl ModelConfig {
+    /// The architecture whose `model_type` this is.
+    pub(crate) fn architecture_of_type(model_type: &str) -> Option<&'static str> {
+        Dialect::of_model_type(model_type).map(|dialect| dialect.architecture)
+    }
+
+    /// Whether an architecture is one that this crate knows the ways of.
+    pub(crate) fn is_known_architecture(name: &str) -> bool {
+        Dialect::of(name).architecture == name
+    }
+
     /// The longest context that the model is made for, in tokens: more than `max_position_embeddings` where its rotary
     /// positions are stretched beyond.
     pub fn max_context(&self) -> usize {
@@ -197,6 +208,10 @@ impl ModelConfig {
         ];
         for (field, given, max) in sizes {
             faults.take(in_range(name(field), given, max));
+        }
+        if self.max_position_embeddings == 1 {
+            let expected = "at least 2, a token of prompt and one of output";
+            faults.add(ConfigError::number(&name("max_position_embeddings"), expected, 1));
         }
         let q_size = format!("{} * {}", name("num_attention_heads"), name("head_dim"));
         if self.num_heads > 0 && self.head_dim > 0 {

@@ -62,7 +62,9 @@ impl MoeConfig {
         let num_layers = self.layers.iter().filter(|&&has_experts| has_experts).count();
         let all = format!("{} in {num_layers} layers", name("num_experts"));
         let all_experts = self.num_experts.saturating_mul(num_layers.max(1));
-        let shared = self.shared_intermediate_size.map(|given| (name("shared_expert_intermediate_size"), given, MAX_SIZE));
+        let shared = self
+            .shared_intermediate_size
+            .map(|given| (name("shared_expert_intermediate_size"), given, MAX_SIZE));
         let sizes = [
             (name("num_experts"), self.num_experts, MAX_EXPERTS),
             (all, all_experts, MAX_EXPERTS),

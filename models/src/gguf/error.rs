@@ -12,12 +12,17 @@ pub enum GgufError {
         /// Up to four bytes found.
         given: Vec<u8>,
     },
-    /// A version this reader does not know, or a big-endian file.
-    #[error("gguf version {given} is not supported, expected 2 or 3 (little-endian)")]
+    /// A version this reader does not know.
+    #[error("gguf version {given} is not supported, expected 2 or 3")]
     Version {
         /// The version found.
         given: u32,
     },
+    /// A file for machines of the other byte order.
+    #[error(
+        "the file is big-endian: expected a little-endian one, as `gguf_convert_endian.py` of llama.cpp makes it"
+    )]
+    BigEndian,
     /// The file ends inside the header.
     #[error("{field}: needs {needed} bytes at byte {at}, the file has {left} left")]
     Truncated {

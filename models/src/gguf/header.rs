@@ -28,6 +28,7 @@ pub struct Header {
     lost: BTreeSet<String>,
     by_name: BTreeMap<String, usize>,
     num_bytes: usize,
+    num_trailing: u64,
 }
 
 /// Where a tensor lies and what it is.
@@ -104,7 +105,15 @@ impl Header {
         }
         find_overlaps(&tensors, errors);
         let by_name = index_by_name(&tensors, errors);
-        Ok(Self { version, metadata, tensors, lost, by_name, num_bytes })
+        let end = tensors.iter().map(|tensor| tensor.range.end as u64).max().unwrap_or(data_start);
+        let padded = end.next_multiple_of(alignment);
+        let num_trailing = if lost.is_empty() { place.file_bytes.saturating_sub(padded) } else { 0 };
+        Ok(Self { version, metadata, tensors, lost, by_name, num_bytes, num_trailing })
+    }
+
+    /// Bytes behind the last tensor, and what it is padded with, that belong to none; 0 where a tensor is lost.
+    pub fn num_trailing(&self) -> u64 {
+        self.num_trailing
     }
 
     /// Whether a tensor is not here because it is not sound.
@@ -162,6 +171,7 @@ fn read_version(cursor: &mut Cursor<'_>, data: &[u8]) -> Result<u32, GgufError> 
     cursor.set_field("version");
     match cursor.u32()? {
         version @ (2 | 3) => Ok(version),
+        given if matches!(given.swap_bytes(), 2 | 3) => Err(GgufError::BigEndian),
         given => Err(GgufError::Version { given }),
     }
 }

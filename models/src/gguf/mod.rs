@@ -139,6 +139,12 @@ impl Gguf {
         self.parts.iter().map(file).collect()
     }
 
+    /// The files with bytes behind their last tensor that belong to none, and how many.
+    pub fn trailing(&self) -> impl Iterator<Item = (&Path, u64)> {
+        let bytes = self.parts.iter().map(|part| (part.file.path(), part.header.num_trailing()));
+        bytes.filter(|(_, num_bytes)| *num_bytes > 0)
+    }
+
     /// The bytes of each file that stand in front of its tensors.
     pub fn headers(&self) -> Vec<TensorBytes> {
         let header = |part: &Part| TensorBytes::mapped(&part.file, 0..part.header.num_bytes());

@@ -8,6 +8,7 @@ use serde_json::{Map, Value};
 
 use crate::error::{Error, Result};
 use crate::file;
+use crate::safetensors::LFS_POINTER;
 
 pub use error::JsonError;
 
@@ -35,8 +36,11 @@ pub(crate) fn parse(path: &Path, text: &[u8]) -> Result<Value> {
         .map_err(|error| Error::Json { path: path.to_owned(), source: JsonError::of(&error, text) })
 }
 
-/// Editors of some systems write a mark in front that no reader of JSON understands.
+/// Editors of some systems write a mark in front that no reader of JSON understands, and git leaves pointers behind.
 pub(crate) fn check_encoding(path: &Path, text: &[u8]) -> Result<()> {
+    if text.starts_with(LFS_POINTER) {
+        return Err(Error::LfsPointer { path: path.to_owned() });
+    }
     const MARKS: [(&[u8], &str); 3] =
         [(b"\xef\xbb\xbf", "UTF-8"), (b"\xff\xfe", "UTF-16"), (b"\xfe\xff", "UTF-16")];
     match MARKS.iter().find(|(mark, _)| text.starts_with(mark)) {

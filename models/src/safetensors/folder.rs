@@ -6,14 +6,14 @@ use std::sync::Arc;
 
 use serde_json::Value;
 
-use super::{Entry, Header, SafetensorsError, StoredDType};
+use super::{Entry, Header, SafetensorsError, StoredDType, others};
 use crate::checkpoint::StoredPart;
 use crate::error::{Error, Result};
 use crate::mmap::{MappedFile, TensorBytes};
 use crate::{file, json};
 
-const SINGLE_FILE: &str = "model.safetensors";
-const INDEX_FILE: &str = "model.safetensors.index.json";
+pub(super) const SINGLE_FILE: &str = "model.safetensors";
+pub(super) const INDEX_FILE: &str = "model.safetensors.index.json";
 
 /// Why a folder's shards do not fit its index.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -51,8 +51,8 @@ pub enum ShardError {
 /// The safetensors files of a folder as one set of tensors.
 ///
 /// Where a `model.safetensors` and an index lie side by side, the single file is used, as by the
-/// reference implementation, and the index is reported as ignored: the usual cause is a repository
-/// whose shards were merged and whose index was left behind.
+/// reference implementation, and the index is among the [unused files](Self::unused_files): the usual cause is a
+/// repository whose shards were merged and whose index was left behind.
 #[derive(Debug)]
 pub struct SafetensorsFolder {
     path: PathBuf,
@@ -62,11 +62,15 @@ pub struct SafetensorsFolder {
     tensors: BTreeMap<String, (usize, Entry)>,
     /// Tensors that a header or the index has, and that cannot be read.
     lost: BTreeSet<String>,
+    /// What the index, if there is one in use, says of the bytes of all tensors.
+    index_bytes: Option<Option<u64>>,
 }
 
 /// What the index says: the shard of each tensor.
 struct Index {
     weight_map: BTreeMap<String, String>,
+    /// Bytes of all tensors.
+    total_bytes: Option<u64>,
 }
 
 impl Index {
@@ -83,7 +87,9 @@ impl Index {
             Some(name) => Ok((tensor.clone(), name.to_owned())),
             None => Err(refuse("a file name for each tensor of weight_map", Some(shard))),
         };
-        Ok(Self { weight_map: shards.iter().map(read).collect::<Result<_>>()? })
+        let total_bytes =
+            index.get("metadata").and_then(|metadata| metadata.get("total_size")).and_then(Value::as_u64);
+        Ok(Self { weight_map: shards.iter().map(read).collect::<Result<_>>()?, total_bytes })
     }
 }
 
@@ -105,20 +111,12 @@ impl SafetensorsFolder {
     pub fn survey(folder: &Path, problems: &mut Vec<Error>) -> Self {
         let (single, index) = (folder.join(SINGLE_FILE), folder.join(INDEX_FILE));
         let (path, files) = (folder.to_owned(), Vec::new());
-        let mut opened = Self { path, files, tensors: BTreeMap::new(), lost: BTreeSet::new() };
+        let mut opened =
+            Self { path, files, tensors: BTreeMap::new(), lost: BTreeSet::new(), index_bytes: None };
         match (file::is_there(&single), file::is_there(&index)) {
-            (Ok(true), has_index) => {
-                if matches!(has_index, Ok(true)) {
-                    tracing::warn!(
-                        target: "quire::models",
-                        index = %index.display(),
-                        "ignored: model.safetensors lies beside it and is used"
-                    );
-                }
-                opened.open_file(&single, problems);
-            }
+            (Ok(true), _) => drop(opened.open_file(&single, problems)),
             (Ok(false), Ok(true)) => opened.open_index(&index, problems),
-            (Ok(false), Ok(false)) => problems.push(no_weights(folder)),
+            (Ok(false), Ok(false)) => problems.push(others::no_weights(folder)),
             (Err(error), _) | (_, Err(error)) => problems.push(error),
         }
         opened
@@ -145,6 +143,22 @@ impl SafetensorsFolder {
     /// The files, with their lengths in bytes.
     pub fn files(&self) -> Vec<(PathBuf, u64)> {
         self.files.iter().map(|(file, _)| (file.path().to_owned(), file.len() as u64)).collect()
+    }
+
+    /// Files of weights in the folder that are not read, with their lengths in bytes.
+    pub fn unused_files(&self) -> Vec<(PathBuf, u64)> {
+        let is_used = |path: &Path| {
+            let of_weights = self.files.iter().any(|(file, _)| file.path() == path);
+            of_weights || (self.index_bytes.is_some() && path.ends_with(INDEX_FILE))
+        };
+        others::files_of_weights(&self.path).into_iter().filter(|(path, _)| !is_used(path)).collect()
+    }
+
+    /// The bytes of all tensors as the index gives them and as they are, where those differ.
+    pub fn wrong_total(&self) -> Option<(PathBuf, u64, u64)> {
+        let given = self.index_bytes.flatten()?;
+        let found = self.tensors.values().map(|(_, entry)| entry.range().len() as u64).sum();
+        (given != found).then(|| (self.path.join(INDEX_FILE), given, found))
     }
 
     /// The bytes of each file that stand in front of its tensors.
@@ -178,6 +192,7 @@ impl SafetensorsFolder {
             Ok(index) => index,
             Err(error) => return problems.push(error),
         };
+        self.index_bytes = Some(index.total_bytes);
         let refuse = |source| Error::Shards { path: index_path.to_owned(), source };
         let shards: BTreeSet<&String> = index.weight_map.values().collect();
         if shards.is_empty() {
@@ -228,25 +243,6 @@ impl SafetensorsFolder {
             }
         }
         self.files.push((file, header.num_bytes()));
-    }
-}
-
-/// Weights may be there in a form that is not read.
-fn no_weights(folder: &Path) -> Error {
-    let entries = std::fs::read_dir(folder).into_iter().flatten().flatten();
-    let mut names: Vec<_> = entries.filter_map(|entry| entry.file_name().into_string().ok()).collect();
-    names.sort();
-    let is_pickled = |name: &String| {
-        let path = Path::new(name);
-        let is_weights = name.starts_with("pytorch_model") || name.starts_with("consolidated");
-        is_weights
-            && path.extension().is_some_and(|end| ["bin", "pt", "pth"].iter().any(|known| end == *known))
-    };
-    let has_gguf = names.iter().find(|name| name.ends_with(".gguf")).cloned();
-    match (names.into_iter().find(is_pickled), has_gguf) {
-        (Some(file), _) => Error::PickledWeights { path: folder.join(file) },
-        (None, Some(file)) => Error::FolderOfGguf { path: folder.to_owned(), file },
-        (None, None) => Error::NoWeights { path: folder.to_owned(), expected: [SINGLE_FILE, INDEX_FILE] },
     }
 }
 

@@ -10,6 +10,7 @@
 
 mod folder;
 mod header;
+mod others;
 mod raw;
 
 pub use folder::{SafetensorsFolder, ShardError};

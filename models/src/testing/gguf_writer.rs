@@ -29,6 +29,7 @@ pub enum MetadataValue {
     String(String),
     Strings(Vec<String>),
     I32s(Vec<i32>),
+    F32s(Vec<f32>),
 }
 
 impl GgufWriter {
@@ -123,6 +124,12 @@ impl MetadataValue {
                 kind(file, 8);
                 file.extend((values.len() as u64).to_le_bytes());
                 values.iter().for_each(|value| push_string(file, value));
+            }
+            Self::F32s(values) => {
+                kind(file, 9);
+                kind(file, 6);
+                file.extend((values.len() as u64).to_le_bytes());
+                values.iter().for_each(|value| file.extend(value.to_le_bytes()));
             }
             Self::I32s(values) => {
                 kind(file, 9);

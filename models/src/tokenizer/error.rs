@@ -39,6 +39,20 @@ pub enum TokenizerError {
         /// The file's name.
         file: &'static str,
     },
+    /// Every text ends in a panic of the library that reads it.
+    #[error(
+        "it contradicts itself: encoding {text:?} ends in the midst of it, as where a frame names a token that there is not"
+    )]
+    Broken {
+        /// The text that was tried.
+        text: &'static str,
+    },
+    /// No text has ids.
+    #[error("it has no ids for any of the texts that were tried, such as {text:?}")]
+    NoIds {
+        /// One of them.
+        text: &'static str,
+    },
     /// A GGUF file without a tokenizer.
     #[error("{key}: missing")]
     MissingKey {

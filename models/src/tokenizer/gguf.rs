@@ -22,6 +22,7 @@ const MERGES: &str = "tokenizer.ggml.merges";
 const SCORES: &str = "tokenizer.ggml.scores";
 
 /// Token types of the format.
+const KNOWN_TYPES: std::ops::RangeInclusive<i64> = 0..=6;
 const NORMAL: i64 = 1;
 const UNKNOWN: i64 = 2;
 const CONTROL: i64 = 3;
@@ -145,6 +146,10 @@ impl<'a> Reader<'a> {
                 given: scores.len(),
             }));
         }
+        if let Some((at, given)) = scores.iter().enumerate().find(|(_, score)| !score.is_finite()) {
+            let (field, given) = (format!("{SCORES}[{at}]"), given.to_string());
+            return Err(refuse(TokenizerError::Form { field, expected: "a finite number", given }));
+        }
         let unknown = named.unk.as_deref().or_else(|| tokens.iter().copied().find(|token| *token == "<unk>"));
         let adds_space_prefix = self.flag("tokenizer.ggml.add_space_prefix")?.unwrap_or(true);
         let pieces = Pieces { tokens, scores: &scores, unknown, adds_space_prefix };
@@ -227,7 +232,13 @@ impl<'a> Reader<'a> {
             let source = TokenizerError::Length { key: TYPES, expected: num_tokens, given: types.len() };
             return Err(refuse(self.file.path(), source));
         }
-        Ok(types.collect())
+        let types: Vec<i64> = types.collect();
+        if let Some((at, given)) = types.iter().enumerate().find(|(_, kind)| !KNOWN_TYPES.contains(kind)) {
+            let (field, given) = (format!("{TYPES}[{at}]"), given.to_string());
+            let source = TokenizerError::Form { field, expected: "a type from 0 to 6", given };
+            return Err(refuse(self.file.path(), source));
+        }
+        Ok(types)
     }
 
     fn frame<'n>(&self, adds_bos: bool, adds_eos: bool, named: &'n NamedTokens) -> Result<Frame<'n>> {

@@ -1,16 +1,16 @@
 //! A tokenizer from the files of a Hugging Face folder.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 
 use serde_json::{Map, Value};
 
 use super::{NamedTokens, Tokenizer, TokenizerError, fault, refuse};
+use crate::caught::caught;
 use crate::error::{Error, Result};
 use crate::{file, json};
 
 pub(super) const FILE: &str = "tokenizer.json";
-const CONFIG: &str = "tokenizer_config.json";
+pub(super) const CONFIG: &str = "tokenizer_config.json";
 
 /// Opens the tokenizer of a folder as far as it can be, and adds everything that is wrong to `errors`.
 pub(super) fn survey_folder(folder: &Path, errors: &mut Vec<Error>) -> Option<Tokenizer> {
@@ -44,17 +44,16 @@ fn read(path: &Path) -> Result<tokenizers::Tokenizer> {
     json::check_encoding(path, &bytes)?;
     // Where it is no JSON, that is what there is to say.
     parse(&bytes).or_else(|error| {
-        json::parse(path, &bytes)
-            .and_then(|value| Err(refuse(path, fault::find(&value).unwrap_or(error))))
+        json::parse(path, &bytes).and_then(|value| Err(refuse(path, fault::find(&value).unwrap_or(error))))
     })
 }
 
 /// The library trusts a file's merges to fit its vocabulary and panics where they do not. A downloaded
 /// file must not end the process, and the value is dropped whole, so nothing broken can be seen after.
 fn parse(bytes: &[u8]) -> Result<tokenizers::Tokenizer, TokenizerError> {
-    match catch_unwind(AssertUnwindSafe(|| tokenizers::Tokenizer::from_bytes(bytes))) {
-        Ok(parsed) => parsed.map_err(|source| TokenizerError::Invalid { file: FILE, source }),
-        Err(_) => Err(TokenizerError::Inconsistent { file: FILE }),
+    match caught(|| tokenizers::Tokenizer::from_bytes(bytes)) {
+        Some(parsed) => parsed.map_err(|source| TokenizerError::Invalid { file: FILE, source }),
+        None => Err(TokenizerError::Inconsistent { file: FILE }),
     }
 }
 

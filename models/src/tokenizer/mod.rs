@@ -1,10 +1,12 @@
 //! Text to token ids and back, and where a model keeps what it takes.
 
+mod contradictions;
 mod error;
 mod fault;
 mod gguf;
 mod hf;
 mod pre_tokenizer;
+mod probe;
 mod sentence_piece;
 mod template;
 mod text;
@@ -35,6 +37,8 @@ pub struct Tokenizer {
     pieces: OnceLock<Option<Pieces>>,
     named: NamedTokens,
     eos_token_ids: BTreeSet<u32>,
+    /// Settings of its file that are for batches of training, and are left alone.
+    unheeded: Vec<String>,
 }
 
 /// The special tokens that have a role, as text: what a chat template refers to.
@@ -106,9 +110,20 @@ impl Tokenizer {
         path.extension().is_some_and(|end| end == "json").then(|| hf::files_of(path))
     }
 
-    pub(crate) fn new(inner: tokenizers::Tokenizer, named: NamedTokens) -> Self {
+    /// Texts are neither cut nor filled up, whatever the file was saved with: the reference sets both anew for each call.
+    pub(crate) fn new(mut inner: tokenizers::Tokenizer, named: NamedTokens) -> Self {
         let eos_token_ids = named.eos.iter().filter_map(|text| inner.token_to_id(text)).collect();
-        Self { inner, blind: OnceLock::new(), pieces: OnceLock::new(), named, eos_token_ids }
+        let cut = inner.get_truncation().map(|cut| format!("truncation to {} tokens", cut.max_length));
+        let filled = inner.get_padding().map(|_| "padding".to_owned());
+        let unheeded = cut.into_iter().chain(filled).collect();
+        inner.with_truncation(None).expect("texts that are not cut have room for any frame");
+        inner.with_padding(None);
+        Self { inner, blind: OnceLock::new(), pieces: OnceLock::new(), named, eos_token_ids, unheeded }
+    }
+
+    /// Settings of its file that are not heeded, in words.
+    pub(crate) fn unheeded(&self) -> &[String] {
+        &self.unheeded
     }
 
     /// The ids of a text.

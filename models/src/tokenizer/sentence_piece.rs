@@ -3,7 +3,7 @@
 //! Such a model joins, of all neighbours, those whose union has the best score. Written as merges: every way to cut a token
 //! into two others, the best tokens first, as the converters of `transformers` write them into a `tokenizer.json`.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 
 use tokenizers::decoders::DecoderWrapper;
 use tokenizers::decoders::byte_fallback::ByteFallback;
@@ -49,11 +49,14 @@ pub(super) fn build(pieces: &Pieces<'_>) -> Result<tokenizers::Tokenizer, Tokeni
 /// texts get a space in front, the longest left parts first where they do not: so the converters of Llama and of Gemma.
 fn merges(pieces: &Pieces<'_>) -> Merges {
     let ids: HashMap<&str, usize> = pieces.tokens.iter().copied().zip(0..).collect();
+    // Most cuts have a part as long as no token: looking for those would take long where tokens are.
+    let lengths: BTreeSet<usize> = pieces.tokens.iter().map(|token| token.len()).collect();
+    let is_token = |part: &str| lengths.contains(&part.len()) && ids.contains_key(part);
     let mut all: Vec<(f32, &str, &str)> = Vec::new();
     for (token, &score) in pieces.tokens.iter().zip(pieces.scores) {
-        let cuts = token.char_indices().skip(1).map(|(at, _)| token.split_at(at));
-        let mut cuts: Vec<_> =
-            cuts.filter(|(left, right)| ids.contains_key(left) && ids.contains_key(right)).collect();
+        let places = lengths.range(1..token.len().max(1)).filter(|at| token.is_char_boundary(**at));
+        let cuts = places.map(|at| token.split_at(*at));
+        let mut cuts: Vec<_> = cuts.filter(|(left, right)| is_token(right) && is_token(left)).collect();
         cuts.sort_by_key(|(left, right)| (ids[left], ids[right]));
         all.extend(cuts.into_iter().map(|(left, right)| (score, left, right)));
     }
@@ -103,6 +106,14 @@ mod tests {
         assert_eq!(ids(false, "ab"), [5]);
         assert_eq!(ids(false, "a ab"), [2, 7]);
         assert_eq!(ids(true, ""), [0; 0]);
+    }
+
+    #[test]
+    fn a_token_of_a_million_characters_is_cut_in_no_time() {
+        let long = "x".repeat(1_000_000);
+        let tokens = ["<unk>", "x", "xx", &long];
+        let pieces = Pieces { tokens: &tokens, scores: &[0.0; 4], unknown: None, adds_space_prefix: false };
+        assert_eq!(merges(&pieces), [("x".to_owned(), "x".to_owned())]);
     }
 
     #[test]

@@ -73,6 +73,8 @@ fn br48_an_index_that_does_not_fit() {
 fn files_with_more_or_less_than_their_tensors() {
     let (_f, path) = with_bytes(|bytes| bytes[..bytes.len() - 1].to_vec());
     refused(&path, "broken-file", &["1 bytes missing"]);
+    let (_f, path) = with_bytes(|_| raw("{}", 0));
+    refused(&path, "missing-tensor", &["model.embed_tokens.weight is missing"]);
     let (_f, path) = with_bytes(|bytes| [&bytes[..], &[0; 16]].concat());
     refused(&path, "broken-file", &["16 bytes belong to none"]);
     let (_f, path) = with_tensors(|tensors| {

@@ -6,10 +6,12 @@ mod common;
 mod files;
 mod gguf;
 mod gguf_split;
+mod notes;
 mod quantized;
 mod settings;
 mod tensors;
 mod texts;
+mod tokens;
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -219,7 +221,9 @@ fn a_setting_that_is_wrong_hides_nothing_of_the_tensors() {
     fs::write(path.join("generation_config.json"), r#"{"eos_token_id": "x"}"#).unwrap();
     fs::remove_file(path.join("tokenizer.json")).unwrap();
     let report = report_of(&path, Depth::Full);
-    for says in ["model.norm.weight is missing", "given [64, 128]", "eos_token_id", "tokenizer.json is not there"] {
+    for says in
+        ["model.norm.weight is missing", "given [64, 128]", "eos_token_id", "tokenizer.json is not there"]
+    {
         assert_one(&report, says);
     }
     assert_eq!(report.problems().count(), 4, "{:#?}", report.findings);

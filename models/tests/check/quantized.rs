@@ -122,6 +122,50 @@ fn the_file_of_modelopt_stands_for_the_field() {
 }
 
 #[test]
+fn settings_that_nobody_knows_are_told() {
+    let (_f, path) = with_setting("gptq", "twist", json!("left"));
+    let report = report_of(&path, Depth::Headers);
+    let note = report.findings.iter().find(|note| note.kind == "unknown-setting").expect("a note");
+    assert!(note.message.contains("quantization_config: twist"), "{}", note.message);
+    for name in ["gptq-act-order", "awq", "fp8-static", "fp8-block", "ct-w4a16", "ct-w8a8"] {
+        let findings = report_of(&golden(name), Depth::Headers).findings;
+        assert!(findings.iter().all(|finding| finding.kind != "unknown-setting"), "{findings:#?}");
+    }
+}
+
+#[test]
+fn a_weight_in_two_forms_is_refused() {
+    let module = "model.layers.0.self_attn.q_proj";
+    let norm = "model.layers.0.input_layernorm.weight\"";
+    let (_f, path) = with_header("gptq", norm, &format!("{module}.weight\""));
+    let says = format!("tensor {module}.weight in ");
+    refused(&path, "tensor-twice", &[&says, &format!("{module}.qweight, which is there too")]);
+    let (_f, path) = with_header(
+        "fp8-static",
+        &format!("{module}.input_scale\""),
+        &format!("{module}.weight_scale_inv\""),
+    );
+    refused(
+        &path,
+        "tensor-twice",
+        &[&format!("{module}.weight_scale_inv"), &format!("{module}.weight_scale, which")],
+    );
+}
+
+#[test]
+fn columns_in_groups_that_there_are_not_are_found_by_headers_alone() {
+    let (_f, path) = copied("gptq-act-order");
+    let mut bytes = fs::read(path.join(WEIGHTS)).unwrap();
+    let len = u64::from_le_bytes(bytes[..8].try_into().unwrap()) as usize;
+    let header: Value = serde_json::from_slice(&bytes[8..8 + len]).unwrap();
+    let start = header["model.layers.0.self_attn.q_proj.g_idx"]["data_offsets"][0].as_u64().unwrap() as usize;
+    bytes[8 + len + start..][..4].copy_from_slice(&999_i32.to_le_bytes());
+    fs::write(path.join(WEIGHTS), bytes).unwrap();
+    assert!(report_of(&path, Depth::Headers).problems().any(|problem| problem.kind == "column-group"));
+    refused(&path, "column-group", &["q_proj.g_idx", "a column in group 999"]);
+}
+
+#[test]
 fn settings_that_change_what_weights_mean_are_refused() {
     let hadamard = json!({"config_groups": {"R1": {"type": "hadamard", "apply": [{"targets": ["Linear"]}]}}});
     for (name, field, value) in [

@@ -100,6 +100,11 @@ fn settings_of_the_wrong_kind_or_size() {
         ("num_hidden_layers", json!(2.5), "num_hidden_layers: expected a whole number"),
         ("num_hidden_layers", json!([2]), "num_hidden_layers: expected a whole number"),
         ("num_attention_heads", json!(0), "num_attention_heads"),
+        (
+            "max_position_embeddings",
+            json!(1),
+            "max_position_embeddings: expected at least 2, a token of prompt",
+        ),
         ("num_key_value_heads", json!(0), "num_key_value_heads: expected 1 to"),
         ("num_key_value_heads", json!(8), "expected a multiple of num_key_value_heads = 8, given 4"),
         ("vocab_size", json!(u64::MAX), "vocab_size: expected 1 to"),
@@ -117,6 +122,11 @@ fn settings_of_the_wrong_kind_or_size() {
         ("hidden_act", json!(1), "hidden_act: expected a string"),
         ("rope_scaling", json!("linear"), "rope_scaling: expected an object"),
         ("rope_scaling", json!({"rope_type": "linear", "factor": 0}), "factor"),
+        (
+            "rope_scaling",
+            json!({"rope_type": "yarn", "factor": 1e30}),
+            "factor: expected one with which the context",
+        ),
         ("rope_scaling", json!({"rope_type": "linear", "factor": "2"}), "factor: expected a number"),
         ("rope_scaling", json!({"rope_type": "longrope", "short_factor": [1.0]}), "factor"),
         ("quantization_config", json!("gptq"), "quantization_config: expected an object"),

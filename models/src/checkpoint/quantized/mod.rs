@@ -18,6 +18,7 @@ mod unpack;
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use crate::check::Finding;
 use crate::checkpoint::{HostTensor, StoredPart, TensorInfo, TensorSource, TensorSpec};
 use crate::config::Quantization;
 use crate::error::Result;
@@ -80,18 +81,20 @@ impl TensorSource for QuantizedTensors {
 
     /// The parts of a quantized module stand for its weight.
     fn names(&self) -> Vec<String> {
-        let mut modules: BTreeMap<&str, bool> = BTreeMap::new();
+        let mut modules: BTreeMap<&str, Option<Module<'_>>> = BTreeMap::new();
         let mut names = BTreeSet::new();
         for name in self.folder.names() {
             let (stem, part) = name.rsplit_once('.').unwrap_or(("", name));
-            let is_quantized = || Module::find(&self.folder, &self.method, stem).is_some();
-            if (PARTS.contains(&part) || ACTIVATION_PARTS.contains(&part))
-                && *modules.entry(stem).or_insert_with(is_quantized)
-            {
-                names.insert(format!("{stem}.weight"));
-            } else {
+            let is_activation = ACTIVATION_PARTS.contains(&part);
+            if !(is_activation || PARTS.contains(&part)) {
                 names.insert(name.to_owned());
+                continue;
             }
+            let module =
+                modules.entry(stem).or_insert_with(|| Module::find(&self.folder, &self.method, stem));
+            // What is no part of this kind of module stands for itself.
+            let is_read = module.as_ref().is_some_and(|module| is_activation || module.reads(part));
+            names.insert(if is_read { format!("{stem}.weight") } else { name.to_owned() });
         }
         names.into_iter().collect()
     }
@@ -134,5 +137,9 @@ impl TensorSource for QuantizedTensors {
 
     fn files(&self) -> Vec<(std::path::PathBuf, u64)> {
         TensorSource::files(&self.folder)
+    }
+
+    fn notes(&self) -> Vec<Finding> {
+        TensorSource::notes(&self.folder)
     }
 }

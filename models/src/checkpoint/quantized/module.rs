@@ -87,6 +87,8 @@ impl<'a> Module<'a> {
     /// What there is to know before it is read. `wanted` is the shape that the model needs.
     pub(super) fn info(&self, wanted: &[usize]) -> Result<TensorInfo> {
         let layout = self.layout(wanted)?;
+        // They are small, and no other look at the tensors would find one that is wrong.
+        self.column_groups(&layout)?;
         let bytes_per_scale = size_of::<f32>() + usize::from(layout.has_zeros);
         Ok(TensorInfo {
             dtype: layout.dtype,
@@ -124,7 +126,7 @@ impl<'a> Module<'a> {
             block: layout.block,
             scales: unpack::transposed(rows, groups, |group, row| scales[group * rows + row]),
             zeros: Some(zeros),
-            column_groups: self.column_groups("g_idx", layout)?,
+            column_groups: self.column_groups(layout)?,
         };
         Ok((TensorBytes::Owned(elements), scales))
     }
@@ -161,7 +163,7 @@ impl<'a> Module<'a> {
             block: layout.block,
             scales: self.parts.floats("weight_scale")?,
             zeros: Some(zeros),
-            column_groups: self.column_groups("weight_g_idx", layout)?,
+            column_groups: self.column_groups(layout)?,
         };
         Ok((elements, scales))
     }
@@ -179,14 +181,15 @@ impl<'a> Module<'a> {
             block: layout.block,
             scales: self.parts.floats(scale)?,
             zeros,
-            column_groups: self.column_groups("weight_g_idx", layout)?,
+            column_groups: self.column_groups(layout)?,
         };
         Ok((elements, scales))
     }
 
-    /// Checks that all parts are there, and their shapes against each other.
+    /// Checks that all parts are there, once, and their shapes against each other.
     fn layout(&self, wanted: &[usize]) -> Result<Layout> {
         let layout = self.layout_of_parts(wanted)?;
+        self.check_once()?;
         match self.kind {
             Kind::Gptq { act_order: true, .. } if layout.num_groups() > 1 => self.parts.require("g_idx")?,
             Kind::Packed(said) | Kind::Bytes { said, .. } => {
@@ -202,6 +205,35 @@ impl<'a> Module<'a> {
         Ok(layout)
     }
 
+    /// A dense weight beside a quantized one, or scales under both their names: who wrote the file meant one of them.
+    fn check_once(&self) -> Result<()> {
+        let (used, other) = match self.kind {
+            Kind::Gptq { .. } | Kind::Awq { .. } => ("qweight", "weight"),
+            Kind::Packed(_) => ("weight_packed", "weight"),
+            Kind::Bytes { scale: "weight_scale", .. } => ("weight_scale", "weight_scale_inv"),
+            Kind::Bytes { .. } => ("weight_scale_inv", "weight_scale"),
+        };
+        if !self.parts.has(other) {
+            return Ok(());
+        }
+        let (tensor, other) = (self.parts.name(other), self.parts.name(used));
+        Err(Error::WeightTwice { path: self.parts.path(&tensor), tensor, other })
+    }
+
+    /// The tensors that are read of it.
+    pub(super) fn reads(&self, part: &str) -> bool {
+        let parts: &[&str] = match self.kind {
+            Kind::Gptq { .. } => &["qweight", "qzeros", "scales", "g_idx"],
+            Kind::Awq { .. } => &["qweight", "qzeros", "scales"],
+            Kind::Packed(_) => {
+                &["weight_packed", "weight_shape", "weight_scale", "weight_zero_point", "weight_g_idx"]
+            }
+            Kind::Bytes { scale, .. } if part == scale => return true,
+            Kind::Bytes { .. } => &["weight", "weight_zero_point", "weight_g_idx"],
+        };
+        parts.contains(&part)
+    }
+
     fn layout_of_parts(&self, wanted: &[usize]) -> Result<Layout> {
         match self.kind {
             Kind::Gptq { bits, group_size, .. } => Layout::gptq(&self.parts, bits, group_size),
@@ -212,7 +244,12 @@ impl<'a> Module<'a> {
     }
 
     /// The group of each column; `None` where they lie in order.
-    fn column_groups(&self, part: &str, layout: &Layout) -> Result<Option<Vec<u32>>> {
+    fn column_groups(&self, layout: &Layout) -> Result<Option<Vec<u32>>> {
+        let part = match self.kind {
+            Kind::Gptq { .. } => "g_idx",
+            Kind::Awq { .. } => return Ok(None),
+            Kind::Packed(_) | Kind::Bytes { .. } => "weight_g_idx",
+        };
         if !self.parts.has(part) {
             return Ok(None);
         }

@@ -1,6 +1,7 @@
 //! `quantization_config`: how the weights of a folder are quantized.
 
 mod compressed_tensors;
+mod known;
 
 use serde_json::{Map, Value};
 
@@ -88,7 +89,11 @@ impl Quantization {
 
     /// Whether a `config.json` has the settings of one.
     pub(crate) fn is_named(config: &Map<String, Value>) -> bool {
-        [FIELD, OLD_FIELD].iter().any(|field| config.get(*field).is_some_and(|value| !value.is_null()))
+        Self::settings(config).is_some()
+    }
+
+    fn settings(config: &Map<String, Value>) -> Option<&Value> {
+        [FIELD, OLD_FIELD].iter().find_map(|field| config.get(*field).filter(|value| !value.is_null()))
     }
 
     /// Whether a field is one of its settings.
@@ -115,9 +120,7 @@ impl Quantization {
     /// Whether a `config.json` asks for quantized activations: fp8 does, and groups of compressed-tensors that have
     /// `input_activations`.
     pub fn has_quantized_activations(config: &Map<String, Value>) -> bool {
-        let Some(found) = [FIELD, OLD_FIELD].iter().find_map(|field| config.get(*field)) else {
-            return false;
-        };
+        let Some(found) = Self::settings(config) else { return false };
         let groups = found.get("config_groups").and_then(Value::as_object);
         match found.get("quant_method").and_then(Value::as_str) {
             Some("fp8" | "fbgemm_fp8" | MODELOPT) => true,
@@ -240,7 +243,12 @@ mod tests {
     #[test]
     fn what_files_say_is_understood() {
         assert_eq!(read(Value::Null), Ok(None));
-        let gptq = |group_size, zeros_less_one| Quantization::Gptq { bits: 4, group_size, zeros_less_one, act_order: zeros_less_one };
+        let gptq = |group_size, zeros_less_one| Quantization::Gptq {
+            bits: 4,
+            group_size,
+            zeros_less_one,
+            act_order: zeros_less_one,
+        };
         let file =
             json!({"quant_method": "gptq", "bits": 4, "group_size": 64, "desc_act": true, "sym": true});
         assert_eq!(read(file), Ok(Some(gptq(Some(64), true))));
@@ -254,7 +262,8 @@ mod tests {
         assert_eq!(read(file), Ok(Some(Quantization::Fp8 { block: Some([128, 64]) })));
         let file = json!({"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": {
             "group_0": {"targets": ["Linear"], "weights": {"num_bits": 4, "type": "int", "strategy": "group"}}}});
-        let plain = |has_zeros, act_order| Quantization::CompressedTensors { block: None, has_zeros, act_order };
+        let plain =
+            |has_zeros, act_order| Quantization::CompressedTensors { block: None, has_zeros, act_order };
         assert_eq!(read(file), Ok(Some(plain(false, false))));
         let file = json!({"quant_method": "compressed-tensors", "transform_config": {}, "config_groups": {
             "group_0": {"weights": {"num_bits": 4, "symmetric": false, "actorder": "group"}}}});
@@ -278,7 +287,10 @@ mod tests {
         refused(json!({"quant_method": "gptq", "rotation": "hadamard"}), "rotation: \"hadamard\"");
         let off = json!({"quant_method": "gptq", "dynamic": {}, "rotation": null, "is_marlin_format": false});
         assert!(read(off).is_ok());
-        refused(json!({"quant_method": "modelopt", "quant_algo": "NVFP4"}), "quant_algo: NVFP4 is not supported");
+        refused(
+            json!({"quant_method": "modelopt", "quant_algo": "NVFP4"}),
+            "quant_algo: NVFP4 is not supported",
+        );
     }
 
     #[test]
