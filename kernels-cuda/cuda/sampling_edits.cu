@@ -2,6 +2,9 @@
 //
 // add_bias: logits[edits[i].row, edits[i].token] += values[i]; edits: [n, 2] i32, -1 is padding. Two edits of one token
 //   add up in no fixed order. grid = ceil(n / 256)
+// mask: logits: [rows, vocab_size] f32; slots: [rows] i32, -1 is padding; masks: [slots, words] u32, a bit a token. Nothing
+//   is read of the logits: a warp takes 32 tokens at a time and writes -inf where their word has no bit.
+//   grid = (ceil(vocab_size / 2048), rows)
 // penalize: logits: [rows, vocab_size] f32; slots: [rows] i32, -1 is padding; counts: [slots, vocab_size] i32. Only the
 //   logits of tokens that have a count are read. grid = (ceil(vocab_size / 2048), rows)
 // count: counts[slots[i], tokens[i]] += 1; -1 in either skips, as does what is no token. grid = ceil(n / 256)
@@ -15,6 +18,12 @@ struct AddBiasParams {
     uint64_t logits, edits, values;
     int64_t logits_stride;
     uint32_t num_edits, unused;
+};
+
+struct MaskParams {
+    uint64_t logits, slots, masks;
+    int64_t logits_stride, masks_stride;
+    uint32_t vocab_size, unused;
 };
 
 struct PenalizeParams {
@@ -64,6 +73,28 @@ extern "C" __global__ void __launch_bounds__(256) add_bias(const __grid_constant
     if (edit.x < 0 || edit.y < 0) return;
     float* logit = reinterpret_cast<float*>(p.logits) + edit.x * p.logits_stride + edit.y;
     atomicAdd(logit, reinterpret_cast<const float*>(p.values)[i]);
+}
+
+extern "C" __global__ void __launch_bounds__(256) mask(const __grid_constant__ MaskParams p) {
+    let_next_start();
+    wait_for_previous();
+    const int row = blockIdx.y;
+    const int slot = reinterpret_cast<const int*>(p.slots)[row];
+    if (slot < 0) return;
+    const uint32_t* words = reinterpret_cast<const uint32_t*>(p.masks) + slot * p.masks_stride;
+    float* logits = reinterpret_cast<float*>(p.logits) + row * p.logits_stride;
+    const uint32_t first = blockIdx.x * (256 * TOKENS_PER_THREAD) + threadIdx.x;
+    uint32_t held[TOKENS_PER_THREAD];
+#pragma unroll
+    for (int i = 0; i < TOKENS_PER_THREAD; i++) {
+        const uint32_t token = first + i * 256;
+        held[i] = token < p.vocab_size ? words[token / 32] : 0xffffffffu;
+    }
+#pragma unroll
+    for (int i = 0; i < TOKENS_PER_THREAD; i++) {
+        const uint32_t token = first + i * 256;
+        if (!(held[i] >> (token % 32) & 1)) logits[token] = __int_as_float(0xff800000);
+    }
 }
 
 extern "C" __global__ void __launch_bounds__(256) penalize(const __grid_constant__ PenalizeParams p) {

@@ -170,6 +170,10 @@ impl SamplingKernels for Broken {
         self.inner.sampling().add_bias(ctx, logits, edits, values)
     }
 
+    fn mask(&self, ctx: &mut StepCtx, state: &SamplingState, rows: &SamplingRows<'_>) -> Result<()> {
+        self.inner.sampling().mask(ctx, state, rows)
+    }
+
     fn penalize(&self, ctx: &mut StepCtx, state: &SamplingState, rows: &SamplingRows<'_>) -> Result<()> {
         self.inner.sampling().penalize(ctx, state, rows)
     }

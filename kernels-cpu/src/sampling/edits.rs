@@ -9,6 +9,21 @@ pub(super) fn add_bias(logit: &mut f32, value: f32) {
     *logit = if value == f32::NEG_INFINITY { value } else { *logit + value };
 }
 
+/// Forbids the tokens of a row whose bit is not set. Most words of a mask are all or nothing.
+pub(super) fn mask(logits: &mut [f32], words: &[u32]) {
+    for (logits, &word) in logits.chunks_mut(32).zip(words) {
+        match word {
+            u32::MAX => {}
+            0 => logits.fill(f32::NEG_INFINITY),
+            _ => {
+                for (bit, logit) in logits.iter_mut().enumerate() {
+                    *logit = if word >> bit & 1 == 1 { *logit } else { f32::NEG_INFINITY };
+                }
+            }
+        }
+    }
+}
+
 /// The penalties of a row.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Penalties {

@@ -5,7 +5,7 @@
 //! summary    largest logit, and bounds for the next ones     summary.rs
 //! cut        which tokens min-p, top-k and top-p keep        cut.rs
 //! draw       the kept token with the best noisy logit        draw.rs
-//! edits      bias, penalties, counts                         edits.rs
+//! edits      bias, masks, penalties, counts                         edits.rs
 //! logprobs   of chosen and best tokens                       logprobs.rs
 //! ```
 //!
@@ -62,6 +62,17 @@ impl SamplingKernels for CpuSampling {
                 edits::add_bias(&mut logits.row_mut(row)[token], *value);
             }
         }
+        Ok(())
+    }
+
+    fn mask(&self, _: &mut StepCtx, state: &SamplingState, rows: &SamplingRows<'_>) -> Result<()> {
+        let mut session = self.device.session();
+        let (pool, [slots, masks], [logits]) = session.open([rows.slots, &state.masks], [rows.logits]);
+        let (slots, masks) = (slots.slice::<i32>(), masks.rows::<u32>());
+        logits.rows::<f32>().for_each(pool, 1, |row, logits| {
+            let Ok(slot) = usize::try_from(slots[row]) else { return };
+            edits::mask(logits, masks.row(slot));
+        });
         Ok(())
     }
 

@@ -1,6 +1,6 @@
 //! What is done to logits and tokens around a draw.
 
-use quire_kernels::{Result, SamplingRows, SamplingState, StepCtx, Tensor};
+use quire_kernels::{Result, SamplingRows, SamplingState, StepCtx, Tensor, mask_words};
 
 use crate::Error;
 use crate::device::CudaDevice;
@@ -9,8 +9,8 @@ use crate::launch::{Grid, launch};
 use crate::memory::address;
 use crate::module::Kernel;
 
-/// Tokens that a block of `penalize` looks at.
-const PENALIZED_TOKENS: usize = 2048;
+/// Tokens that a block of `mask` and of `penalize` looks at.
+const BLOCK_TOKENS: usize = 2048;
 
 /// Rows of one launch at most: the grid's second dimension.
 const MAX_ROWS: usize = 65_535;
@@ -18,6 +18,7 @@ const MAX_ROWS: usize = 65_535;
 /// The kernels of the family `sampling_edits`.
 pub(super) struct Edits {
     add_bias: Kernel,
+    mask: Kernel,
     penalize: Kernel,
     count: Kernel,
     scatter: Kernel,
@@ -28,6 +29,7 @@ impl Edits {
         let kernel = |name| device.kernel("sampling_edits", name);
         Ok(Self {
             add_bias: kernel("add_bias")?,
+            mask: kernel("mask")?,
             penalize: kernel("penalize")?,
             count: kernel("count")?,
             scatter: kernel("scatter")?,
@@ -55,6 +57,36 @@ impl Edits {
         unsafe { launch(ctx, &self.add_bias, one_thread_each(num_edits), &params) }
     }
 
+    pub(super) fn mask(
+        &self,
+        ctx: &mut StepCtx,
+        state: &SamplingState,
+        rows: &SamplingRows<'_>,
+    ) -> Result<()> {
+        let (num_rows, vocab_size) = (rows.logits.num_rows(), rows.logits.num_columns());
+        assert_eq!(rows.slots.num_elements(), num_rows, "every row has a slot");
+        assert_eq!(state.masks.num_columns(), mask_words(vocab_size), "every token has a bit");
+        for start in (0..num_rows).step_by(MAX_ROWS) {
+            let end = num_rows.min(start + MAX_ROWS);
+            let logits = rows.logits.rows(start, end);
+            let params = MaskParams {
+                logits: address(&logits),
+                slots: address(&rows.slots.rows(start, end)),
+                masks: address(&state.masks),
+                logits_stride: stride(&logits),
+                masks_stride: stride(&state.masks),
+                vocab_size: count(vocab_size),
+                unused: 0,
+            };
+            let blocks = [count(vocab_size.div_ceil(BLOCK_TOKENS)), count(end - start), 1];
+            let grid = Grid { blocks, threads: THREADS, shared_bytes: 0, overlaps: true };
+            // SAFETY: the struct is the kernel's; logits have rows of `vocab_size`, masks a bit for each token of a row,
+            // and slots lie in the state, as the caller vouches.
+            unsafe { launch(ctx, &self.mask, grid, &params) }?;
+        }
+        Ok(())
+    }
+
     pub(super) fn penalize(
         &self,
         ctx: &mut StepCtx,
@@ -79,7 +111,7 @@ impl Edits {
                 vocab_size: count(vocab_size),
                 unused: 0,
             };
-            let blocks = [count(vocab_size.div_ceil(PENALIZED_TOKENS)), count(end - start), 1];
+            let blocks = [count(vocab_size.div_ceil(BLOCK_TOKENS)), count(end - start), 1];
             let grid = Grid { blocks, threads: THREADS, shared_bytes: 0, overlaps: true };
             // SAFETY: the struct is the kernel's; logits and counts have rows of `vocab_size`, and slots lie in the
             // state, as the caller vouches.
@@ -142,6 +174,19 @@ struct AddBiasParams {
     values: u64,
     logits_stride: i64,
     num_edits: u32,
+    unused: u32,
+}
+
+/// `MaskParams` of `cuda/sampling_edits.cu`.
+#[repr(C)]
+#[derive(Clone, Copy)]
+struct MaskParams {
+    logits: u64,
+    slots: u64,
+    masks: u64,
+    logits_stride: i64,
+    masks_stride: i64,
+    vocab_size: u32,
     unused: u32,
 }
 

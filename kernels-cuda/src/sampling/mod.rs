@@ -3,7 +3,7 @@
 //! ```text
 //! draw       logits to tokens                      cuda/sampling.cu
 //! logprobs   of chosen and best tokens             cuda/sampling_logprobs.cu
-//! edits      bias, penalties, counts, scatter      cuda/sampling_edits.cu
+//! edits      bias, masks, penalties, counts, scatter  cuda/sampling_edits.cu
 //! summary    the scratch in which rows are summed up by segments and groups
 //! ```
 //!
@@ -73,6 +73,10 @@ impl Part for CudaSampling {
 impl SamplingKernels for CudaSampling {
     fn add_bias(&self, ctx: &mut StepCtx, logits: &Tensor, edits: &Tensor, values: &Tensor) -> Result<()> {
         self.edits.add_bias(ctx, logits, edits, values)
+    }
+
+    fn mask(&self, ctx: &mut StepCtx, state: &SamplingState, rows: &SamplingRows<'_>) -> Result<()> {
+        self.edits.mask(ctx, state, rows)
     }
 
     fn penalize(&self, ctx: &mut StepCtx, state: &SamplingState, rows: &SamplingRows<'_>) -> Result<()> {

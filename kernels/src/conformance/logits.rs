@@ -1,15 +1,18 @@
-//! What is done to logits besides drawing from them: bias, penalties, log-probabilities; and the bookkeeping of
+//! What is done to logits besides drawing from them: bias, masks, penalties, log-probabilities; and the bookkeeping of
 //! tokens.
 
 use super::bench::{Bench, Placement, widen};
 use super::report::At;
 use super::sampling::{PLAIN, Row, write_state};
 use crate::math::sampling::{self as oracle, Penalties};
-use crate::{DType, IN_PROMPT, LogprobsOut, NO_TOKEN, Result, SamplingRows, SamplingState, Tensor};
+use crate::{
+    DType, IN_PROMPT, LogprobsOut, NO_TOKEN, Result, SamplingRows, SamplingState, Tensor, mask_words,
+};
 
 pub(super) fn check(bench: &mut Bench<'_>) -> Result<()> {
     check_penalties(bench)?;
     check_bias(bench)?;
+    check_masks(bench)?;
     check_count(bench)?;
     check_logprobs(bench)?;
     check_scatter(bench)
@@ -74,6 +77,56 @@ fn check_bias(bench: &mut Bench<'_>) -> Result<()> {
     bench.check(At { op: "add_bias", case: "with padding" }, &logits, &expected, |i| {
         1e-6 * (1.0 + expected[i].abs())
     })?;
+    Ok(())
+}
+
+/// Masks of all kinds (none, all, the ends, at random), over vocabularies that fill no word and over some that do.
+fn check_masks(bench: &mut Bench<'_>) -> Result<()> {
+    for vocab in [1, 31, 32, 33, 1000, 49_152, 151_669] {
+        let (num_rows, words) = (6, mask_words(vocab));
+        let slots = bench.rng.permutation(num_rows + 2);
+        let masks: Vec<u32> = (0..(num_rows + 2) * words)
+            .map(|i| match (i / words, i % words) {
+                (0, _) => u32::MAX,
+                (1, _) => 0,
+                (2, 0) => 1,
+                (2, _) => 0,
+                (3, word) if word + 1 == words => 1 << ((vocab - 1) % 32),
+                (3, _) => 0,
+                // Here and there a whole word, as a real mask has them.
+                (_, word) if word % 5 == 0 => u32::MAX,
+                _ => bench.rng.next() as u32,
+            })
+            .collect();
+        let state = SamplingState::new(bench.kernels.device().as_ref(), num_rows + 2, vocab)?;
+        bench.ctx.write(&state.masks, &masks)?;
+        let mut values = bench.normals_of(DType::F32, num_rows * vocab);
+        // A token is forbidden or left as it is whatever its logit.
+        (values[0], values[vocab]) = (f32::NEG_INFINITY, f32::INFINITY);
+        let mut device_slots: Vec<i32> = slots[..num_rows].iter().map(|&slot| slot as i32).collect();
+        device_slots[4] = -1;
+        let mut expected = Vec::new();
+        for (row, &slot) in widen(&values).chunks(vocab).zip(&device_slots) {
+            match usize::try_from(slot) {
+                Ok(slot) => expected.extend(oracle::masked(row, &masks[slot * words..][..words])),
+                Err(_) => expected.extend(row),
+            }
+        }
+        let logits = bench.matrix_of(DType::F32, [num_rows, vocab], Placement::Whole, &values)?;
+        let device_slots = bench.i32s(&[num_rows], &device_slots)?;
+        let positions = bench.i32s(&[num_rows], &vec![0; num_rows])?;
+        let (rows, sampling) = (
+            SamplingRows { logits: &logits.view, slots: &device_slots, positions: &positions },
+            bench.kernels.sampling(),
+        );
+        bench.ctx.step(|ctx| sampling.mask(ctx, &state, &rows))?;
+        bench.check(
+            At { op: "mask", case: &format!("vocabulary of {vocab}") },
+            &logits,
+            &expected,
+            |_| 0.0,
+        )?;
+    }
     Ok(())
 }
 

@@ -83,6 +83,13 @@ impl Penalties {
     }
 }
 
+/// The logits with those tokens forbidden whose bit of the mask is not set.
+pub(crate) fn masked(logits: &[f64], mask: &[u32]) -> Vec<f64> {
+    let is_allowed = |token: usize| mask[token / 32] >> (token % 32) & 1 == 1;
+    let masked = |(token, &logit)| if is_allowed(token) { logit } else { f64::NEG_INFINITY };
+    logits.iter().enumerate().map(masked).collect()
+}
+
 /// All tokens, the best first; ties by the lower id. A NaN ranks last.
 pub(crate) fn ranked(logits: &[f64]) -> Vec<usize> {
     let mut order: Vec<usize> = (0..logits.len()).collect();

@@ -23,6 +23,14 @@ pub struct SamplingState {
     /// `[max_num_seqs, vocab_size]` I32: how often a token stands in the output, plus [`IN_PROMPT`] where it
     /// stands in the prompt. What the penalties read.
     pub counts: Tensor,
+    /// `[max_num_seqs, mask_words(vocab_size)]` U32: a bit a token, least significant first, set where the token may be
+    /// drawn. Bits past the vocabulary mean nothing. What [`SamplingKernels::mask`] reads.
+    pub masks: Tensor,
+}
+
+/// Words of 32 bits that a mask of the vocabulary takes.
+pub fn mask_words(vocab_size: usize) -> usize {
+    vocab_size.div_ceil(32)
 }
 
 /// The token of a row whose logits hold nothing above minus infinity.
@@ -34,7 +42,7 @@ pub const IN_PROMPT: i32 = 1 << 30;
 impl SamplingState {
     /// Bytes that [`new`](Self::new) allocates.
     pub fn num_bytes(max_num_seqs: usize, vocab_size: usize) -> usize {
-        4 * max_num_seqs * (7 + 3 + vocab_size)
+        4 * max_num_seqs * (7 + 3 + vocab_size + mask_words(vocab_size))
     }
 
     /// Room for `max_num_seqs` rows.
@@ -58,6 +66,7 @@ impl SamplingState {
             repetition_penalty: column(DType::F32)?,
             keys: alloc(DType::U32, &[max_num_seqs, 3])?,
             counts: alloc(DType::I32, &[max_num_seqs, vocab_size])?,
+            masks: alloc(DType::U32, &[max_num_seqs, mask_words(vocab_size)])?,
         })
     }
 }
@@ -86,7 +95,7 @@ pub struct LogprobsOut<'a> {
 
 /// Sampling on the device.
 ///
-/// The order is: edits, penalties, then for rows with a temperature: division by it, min-p, top-k (ties at the
+/// The order is: edits, masks, penalties, then for rows with a temperature: division by it, min-p, top-k (ties at the
 /// threshold stay), top-p (the smallest set whose mass reaches p, the best token always in it), and the draw.
 /// The draw is the argmax over the kept tokens of `logit / temperature + gumbel`, the noise being
 /// [`gumbel`](crate::random::gumbel) of (seed, sequence index, position, token): so it depends on nothing but
@@ -102,6 +111,13 @@ pub trait SamplingKernels: Part {
     ///
     /// Those of the device.
     fn add_bias(&self, ctx: &mut StepCtx, logits: &Tensor, edits: &Tensor, values: &Tensor) -> Result<()>;
+
+    /// Forbids (minus infinity, whatever the logit is) the tokens whose bit is not set in the mask of the row's slot.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn mask(&self, ctx: &mut StepCtx, state: &SamplingState, rows: &SamplingRows<'_>) -> Result<()>;
 
     /// Repetition (over prompt and output: a positive logit is divided, another one multiplied), frequency and
     /// presence penalties (over the output), from the slots' counts.

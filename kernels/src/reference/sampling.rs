@@ -23,6 +23,16 @@ impl SamplingKernels for Sampling {
         Ok(())
     }
 
+    fn mask(&self, _: &mut StepCtx, state: &SamplingState, rows: &SamplingRows<'_>) -> Result<()> {
+        for (row, slot) in live(rows.slots) {
+            let bytes = load_bytes(&state.masks.rows(slot, slot + 1));
+            let words: Vec<u32> = bytemuck::allocation::pod_collect_to_vec(&bytes);
+            let logits = rows.logits.rows(row, row + 1);
+            store(&logits, &sampling::masked(&load(&logits), &words));
+        }
+        Ok(())
+    }
+
     fn penalize(&self, _: &mut StepCtx, state: &SamplingState, rows: &SamplingRows<'_>) -> Result<()> {
         for (row, slot) in live(rows.slots) {
             let penalties = Penalties {

@@ -71,6 +71,7 @@ impl OnInner for SamplingState {
             repetition_penalty: self.repetition_penalty.on_inner(),
             keys: self.keys.on_inner(),
             counts: self.counts.on_inner(),
+            masks: self.masks.on_inner(),
         }
     }
 }

@@ -13,6 +13,11 @@ impl SamplingKernels for Deferred<dyn SamplingKernels> {
         enqueue.run(move |ctx| part.add_bias(ctx, &logits, &edits, &values))
     }
 
+    fn mask(&self, ctx: &mut StepCtx, state: &SamplingState, rows: &SamplingRows<'_>) -> Result<()> {
+        let (state, rows, part) = (state.on_inner(), OwnedRows::on_inner(rows), self.part.clone());
+        Enqueue::new(ctx).run(move |ctx| part.mask(ctx, &state, &rows.borrowed()))
+    }
+
     fn penalize(&self, ctx: &mut StepCtx, state: &SamplingState, rows: &SamplingRows<'_>) -> Result<()> {
         let (state, rows, part) = (state.on_inner(), OwnedRows::on_inner(rows), self.part.clone());
         Enqueue::new(ctx).run(move |ctx| part.penalize(ctx, &state, &rows.borrowed()))

@@ -10,6 +10,11 @@ impl SamplingKernels for Traced<dyn SamplingKernels> {
         record(ctx, Op::new("sampling.add_bias"), &[("logits", logits)])
     }
 
+    fn mask(&self, ctx: &mut StepCtx, state: &SamplingState, rows: &SamplingRows<'_>) -> Result<()> {
+        self.0.mask(ctx, state, rows)?;
+        record(ctx, Op::new("sampling.mask"), &[("logits", rows.logits)])
+    }
+
     fn penalize(&self, ctx: &mut StepCtx, state: &SamplingState, rows: &SamplingRows<'_>) -> Result<()> {
         self.0.penalize(ctx, state, rows)?;
         record(ctx, Op::new("sampling.penalize"), &[("logits", rows.logits)])
