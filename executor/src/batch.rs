@@ -33,6 +33,11 @@ impl StepBatch {
     pub fn num_tokens(&self) -> usize {
         self.rows.iter().map(|row| row.num_tokens as usize).sum()
     }
+
+    /// Whether any row's choice waits for a mask.
+    pub fn is_gated(&self) -> bool {
+        self.rows.iter().any(|row| row.gated)
+    }
 }
 
 /// Blocks that change sides, in every layer.
@@ -93,6 +98,9 @@ pub struct PlannedRow {
     pub new_blocks: Vec<u32>,
     /// Whether a token is sampled after the last one; false for a chunk that leaves part of the prompt.
     pub sample: bool,
+    /// Whether the choice waits for [`Executor::provide_masks`](crate::Executor::provide_masks), since what is allowed
+    /// hangs on a token that was not known when the step was submitted. Only a row that samples can be gated.
+    pub gated: bool,
 }
 
 /// How the tokens of a row are chosen. Values were checked when the request came.
@@ -122,6 +130,8 @@ pub struct RowSampling {
     pub end_token_ids: Vec<u32>,
     /// Added to the logits of these tokens.
     pub logit_bias: Vec<(u32, f32)>,
+    /// The only tokens that may be chosen; none is all.
+    pub allowed_token_ids: Option<Vec<u32>>,
     /// How many of the best log-probabilities come back with each sampled token (0: only its own).
     pub logprobs: Option<u32>,
     /// The same for every prompt token but the first.
@@ -144,6 +154,7 @@ impl Default for RowSampling {
             min_tokens: 0,
             end_token_ids: Vec::new(),
             logit_bias: Vec::new(),
+            allowed_token_ids: None,
             logprobs: None,
             prompt_logprobs: None,
         }
@@ -155,12 +166,4 @@ impl RowSampling {
     pub fn has_penalties(&self) -> bool {
         self.presence_penalty != 0.0 || self.frequency_penalty != 0.0 || self.repetition_penalty != 1.0
     }
-}
-
-/// Which tokens a gated row may choose (grammar masks). Not built yet: see
-/// [`Executor::provide_masks`](crate::Executor::provide_masks).
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct TokenMasks {
-    /// Per gated row, a bit a token, least significant first.
-    pub rows: Vec<(RowId, Vec<u32>)>,
 }

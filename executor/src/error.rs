@@ -48,6 +48,20 @@ pub enum ExecutorError {
         /// Number of the step.
         step: u64,
     },
+    /// Masks for a step that does not wait for any, or not next.
+    #[error("step {step} got masks, {expected:?} is the oldest that waits for some")]
+    NotGated {
+        /// The step.
+        step: u64,
+        /// The oldest open step that waits; `None` where none does.
+        expected: Option<u64>,
+    },
+    /// A step was collected whose gated rows wait for their masks.
+    #[error("step {step} was collected before its gated rows had their masks")]
+    NoMasks {
+        /// Number of the step.
+        step: u64,
+    },
     /// More steps were submitted than may be open.
     #[error("{open} steps are open, at most {max_in_flight} may be")]
     TooManyInFlight {
@@ -176,6 +190,28 @@ pub enum BatchError {
         row: RowId,
         /// What is left after the step.
         left: usize,
+    },
+    /// A gated row that chooses nothing.
+    #[error("row {} is gated but does not sample", row.0)]
+    GatedWithoutSample {
+        /// The row.
+        row: RowId,
+    },
+    /// A mask for a row that is not gated in the step, or a second one.
+    #[error("row {} got a mask that it does not wait for", row.0)]
+    UnexpectedMask {
+        /// The row.
+        row: RowId,
+    },
+    /// A mask of another vocabulary.
+    #[error("row {} got a mask of {given} words, the vocabulary needs {expected}", row.0)]
+    MaskWords {
+        /// The row.
+        row: RowId,
+        /// Words of 32 tokens.
+        expected: usize,
+        /// The mask's.
+        given: usize,
     },
     /// Guesses to verify.
     #[error("row {} has {given} draft tokens: speculation is not built", row.0)]

@@ -18,21 +18,19 @@ pub trait Executor: Send {
     /// [`ExecutorError::TooManyInFlight`], [`ExecutorError::Stopped`].
     fn submit(&mut self, batch: StepBatch) -> Result<Ticket, ExecutorError>;
 
-    /// The masks of the gated rows of an open step, made while its forward pass runs.
+    /// What the gated rows of an open step may choose, told while its forward pass runs. A step with gated rows is told
+    /// once, after the gated steps before it and before it is collected; a step without is told nothing.
     ///
     /// # Errors
     ///
-    /// [`ExecutorError::NotBuilt`]: grammar masks are not built yet.
-    fn provide_masks(&mut self, ticket: &Ticket, masks: TokenMasks) -> Result<(), ExecutorError> {
-        let _ = (ticket, masks);
-        Err(ExecutorError::NotBuilt { what: "token masks of gated rows" })
-    }
+    /// [`ExecutorError::NotGated`], [`ExecutorError::Stopped`]. Masks that do not fit the rows fail the step.
+    fn provide_masks(&mut self, ticket: &Ticket, masks: TokenMasks) -> Result<(), ExecutorError>;
 
     /// Waits for the oldest open step.
     ///
     /// # Errors
     ///
-    /// What the device failed at. Then every open ticket has failed: [`reset`](Self::reset) before going on.
+    /// [`ExecutorError::NoMasks`] where its gated rows still wait, or what the device failed at. Then every open ticket has failed: [`reset`](Self::reset) before going on.
     fn collect(&mut self, ticket: Ticket) -> Result<StepOutput, ExecutorError>;
 
     /// Rebuilds the device state after an error: no rows, no open steps, undefined cache contents.

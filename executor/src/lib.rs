@@ -10,6 +10,10 @@
 //!      \____________________________ waits for the read-back of ids ________________/
 //! ```
 //!
+//! A *gated* row may choose only among tokens that its last one decides upon (a grammar). It is submitted like the others;
+//! its logits wait, on the worker's thread, for [`Executor::provide_masks`], which the engine calls when it knows that
+//! token, while the forward pass runs.
+//!
 //! A token that was sampled stays on the device and is the input of its row's next step there. So step `N + 1` can be
 //! submitted before step `N` was collected.
 //!
@@ -93,6 +97,8 @@ mod error;
 mod executor;
 mod graphs;
 mod local;
+mod mask;
+mod mask_channel;
 mod memory;
 mod output;
 mod pool;
@@ -102,13 +108,12 @@ mod swap;
 pub mod testing;
 mod worker;
 
-pub use batch::{
-    AddedRow, BlockTransfer, PlannedRow, RowId, RowSampling, StepBatch, SwapDirection, TokenMasks,
-};
+pub use batch::{AddedRow, BlockTransfer, PlannedRow, RowId, RowSampling, StepBatch, SwapDirection};
 pub use error::{BatchError, ExecutorError};
 pub use executor::{DeviceCapacity, Executor, Ticket};
 pub use graphs::GraphSizes;
 pub use local::LocalExecutor;
+pub use mask::{RowMask, TokenMask, TokenMasks};
 pub use memory::{
     MaxModelLen, MeasuredMemory, MemoryAdvice, MemoryError, MemoryPlan, MemoryProbe, MemoryReport,
     MemoryRequest, ModelSizes, PoolSize, process_resident_bytes,

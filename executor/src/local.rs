@@ -4,7 +4,9 @@ use std::collections::VecDeque;
 use std::time::Instant;
 
 use crate::memory::MemoryReport;
-use crate::{DeviceCapacity, Executor, ExecutorError, StepBatch, StepOutput, Ticket, Worker, WorkerConfig};
+use crate::{
+    DeviceCapacity, Executor, ExecutorError, StepBatch, StepOutput, Ticket, TokenMasks, Worker, WorkerConfig,
+};
 
 /// Two steps: the next one is planned and enqueued while one runs.
 const MAX_IN_FLIGHT: usize = 2;
@@ -13,10 +15,17 @@ const MAX_IN_FLIGHT: usize = 2;
 pub struct LocalExecutor {
     worker: Worker,
     capacity: DeviceCapacity,
-    open: VecDeque<u64>,
+    open: VecDeque<OpenStep>,
     failed: bool,
     /// When the device had finished the last collected step.
     free_since: Option<Instant>,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct OpenStep {
+    step: u64,
+    /// Its gated rows wait.
+    needs_masks: bool,
 }
 
 impl LocalExecutor {
@@ -50,15 +59,31 @@ impl Executor for LocalExecutor {
         if open >= max_in_flight {
             return Err(ExecutorError::TooManyInFlight { open, max_in_flight });
         }
+        let needs_masks = batch.is_gated();
         self.worker.submit(batch)?;
-        self.open.push_back(step);
+        self.open.push_back(OpenStep { step, needs_masks });
         Ok(Ticket { step })
     }
 
+    fn provide_masks(&mut self, ticket: &Ticket, masks: TokenMasks) -> Result<(), ExecutorError> {
+        let step = ticket.step;
+        let waiting = self.open.iter_mut().find(|open| open.needs_masks);
+        match waiting {
+            Some(open) if open.step == step => {
+                open.needs_masks = false;
+                self.worker.provide_masks(step, masks)
+            }
+            waiting => Err(ExecutorError::NotGated { step, expected: waiting.map(|open| open.step) }),
+        }
+    }
+
     fn collect(&mut self, ticket: Ticket) -> Result<StepOutput, ExecutorError> {
-        let expected = self.open.front().copied();
+        let expected = self.open.front().map(|open| open.step);
         if expected != Some(ticket.step) {
             return Err(ExecutorError::OutOfOrder { given: ticket.step, expected });
+        }
+        if self.open.front().is_some_and(|open| open.needs_masks) && !self.failed {
+            return Err(ExecutorError::NoMasks { step: ticket.step });
         }
         self.open.pop_front();
         let enqueued = self.worker.next();

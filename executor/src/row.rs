@@ -1,8 +1,13 @@
 //! The rows as the host knows them, and the checks that a batch passes before the device sees it.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
-use crate::{AddedRow, BatchError, DeviceCapacity, PlannedRow, RowId, RowSampling, StepBatch};
+use quire_kernels::mask_words;
+
+use crate::{
+    AddedRow, BatchError, DeviceCapacity, PlannedRow, RowId, RowMask, RowSampling, StepBatch, TokenMasks,
+};
 
 /// The host's side of a row.
 #[derive(Debug)]
@@ -58,6 +63,8 @@ pub(crate) struct RowStep {
     pub(crate) start: usize,
     pub(crate) num_tokens: usize,
     pub(crate) sample: bool,
+    /// Its choice waits for a mask.
+    pub(crate) gated: bool,
     /// The input is the token sampled last, which lies on the device: then it is the only one.
     pub(crate) from_device: bool,
 }
@@ -151,6 +158,26 @@ impl RowTable {
             .collect()
     }
 
+    /// Checks what the gated rows of a step are allowed.
+    pub(crate) fn check_masks(&self, steps: &[RowStep], masks: &TokenMasks) -> Result<(), BatchError> {
+        let mut waiting: BTreeSet<RowId> =
+            steps.iter().filter(|step| step.gated).map(|step| step.row).collect();
+        masks.rows.iter().try_for_each(|(row, mask)| match waiting.remove(row) {
+            true => self.check_mask(*row, mask),
+            false => Err(BatchError::UnexpectedMask { row: *row }),
+        })
+    }
+
+    fn check_mask(&self, row: RowId, mask: &RowMask) -> Result<(), BatchError> {
+        match mask {
+            RowMask::AllBut(forbidden) => self.check_ids(row, forbidden),
+            RowMask::Only(mask) => {
+                let (expected, given) = (mask_words(self.capacity.vocab_size), mask.words().len());
+                if given == expected { Ok(()) } else { Err(BatchError::MaskWords { row, expected, given }) }
+            }
+        }
+    }
+
     /// The rows have computed their part of a step.
     pub(crate) fn advance(&mut self, steps: &[RowStep]) {
         for step in steps {
@@ -182,6 +209,7 @@ impl RowTable {
             start: row.num_computed,
             num_tokens: plan.num_tokens as usize,
             sample: plan.sample,
+            gated: plan.gated,
             from_device: row.num_computed >= row.num_known,
         })
     }
@@ -215,6 +243,9 @@ impl RowTable {
         if plan.sample && num_tokens < left {
             return Err(BatchError::SampleBeforeEnd { row: plan.row, left: left - num_tokens });
         }
+        if plan.gated && !plan.sample {
+            return Err(BatchError::GatedWithoutSample { row: plan.row });
+        }
         let (given, max_model_len) = (row.num_computed + num_tokens, self.capacity.max_model_len);
         match given > max_model_len {
             true => Err(BatchError::ModelLen { row: plan.row, max_model_len, given }),
@@ -246,6 +277,7 @@ impl RowTable {
             return Err(BatchError::Logprobs { row, given, max_logprobs });
         }
         self.check_ids(row, &sampling.end_token_ids)?;
+        self.check_ids(row, sampling.allowed_token_ids.as_deref().unwrap_or_default())?;
         sampling.logit_bias.iter().try_for_each(|&(token, _)| self.check_ids(row, &[token]))
     }
 
@@ -281,6 +313,7 @@ impl RowTable {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::TokenMask;
 
     fn table() -> RowTable {
         let capacity = DeviceCapacity {
@@ -352,7 +385,41 @@ mod tests {
         check_plan(|p| p.new_blocks = vec![2, 3], "row 1 holds 4 blocks, needs 2, may have 3");
         check_plan(|p| p.replaced_blocks = vec![(1, 4)], "block 4 of 4");
         check_plan(|p| p.replaced_blocks = vec![(2, 0)], "row 1 replaces block 2 of its table of 2");
+        check_plan(
+            |p| (p.num_tokens, p.sample, p.gated) = (3, false, true),
+            "row 1 is gated but does not sample",
+        );
         check_plan(|p| p.num_draft_tokens = 1, "row 1 has 1 draft tokens: speculation is not built");
+    }
+
+    #[test]
+    fn a_mask_must_be_waited_for_and_fit_the_vocabulary() {
+        let mut table = table();
+        table.add(added()).unwrap();
+        let check = |steps: &[RowStep], rows: Vec<(RowId, RowMask)>| {
+            table.check_masks(steps, &TokenMasks { rows }).map_err(|error| error.to_string())
+        };
+        let steps = |gated| {
+            vec![RowStep {
+                row: RowId(1),
+                epoch: 3,
+                start: 0,
+                num_tokens: 5,
+                sample: true,
+                gated,
+                from_device: false,
+            }]
+        };
+        let only = |num_tokens| (RowId(1), RowMask::Only(TokenMask::all(num_tokens)));
+        assert_eq!(check(&steps(true), vec![only(10)]), Ok(()));
+        assert_eq!(check(&steps(true), vec![]), Ok(()), "a row may be left out");
+        let unexpected = Err("row 1 got a mask that it does not wait for".to_owned());
+        assert_eq!(check(&steps(false), vec![only(10)]), unexpected);
+        assert_eq!(check(&steps(true), vec![only(10), only(10)]), unexpected);
+        let words = "row 1 got a mask of 2 words, the vocabulary needs 1".to_owned();
+        assert_eq!(check(&steps(true), vec![only(33)]), Err(words));
+        let id = "row 1 holds token 10, the vocabulary has 10".to_owned();
+        assert_eq!(check(&steps(true), vec![(RowId(1), RowMask::AllBut(vec![10]))]), Err(id));
     }
 
     #[test]

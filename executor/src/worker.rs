@@ -10,10 +10,11 @@ use std::time::Duration;
 use quire_kernels::{Kernels, KvScales};
 use quire_models::Model;
 
+use crate::mask_channel::{MaskReceiver, MaskSender, mask_channel};
 use crate::memory::{MeasuredMemory, MemoryPlan, MemoryProbe, MemoryReport};
 use crate::runner::PendingStep;
 use crate::swap::SwapSpace;
-use crate::{DeviceCapacity, ExecutorError, KvPool, ModelRunner, StepBatch};
+use crate::{DeviceCapacity, ExecutorError, KvPool, ModelRunner, StepBatch, TokenMasks};
 
 /// Reads the weights, on the worker's thread.
 pub type LoadModel = Box<dyn FnOnce(&Kernels) -> quire_models::Result<Box<dyn Model>> + Send>;
@@ -39,6 +40,8 @@ pub struct WorkerConfig {
 pub struct Worker {
     /// `None` only while it is dropped.
     commands: Option<Sender<Command>>,
+    /// The same; its end wakes a step that waits.
+    masks: Option<MaskSender>,
     results: Receiver<Result<PendingStep, ExecutorError>>,
     thread: Option<JoinHandle<()>>,
     report: MemoryReport,
@@ -61,8 +64,9 @@ impl Worker {
         let (commands, inbox) = channel();
         let (outbox, results) = channel();
         let (started, start) = channel();
+        let (masks, mask_inbox) = mask_channel();
         let spawned = std::thread::Builder::new().name("quire-worker".to_owned()).spawn(move || {
-            let device = catch_unwind(AssertUnwindSafe(|| WorkerThread::start(config)));
+            let device = catch_unwind(AssertUnwindSafe(|| WorkerThread::start(config, mask_inbox)));
             match device.unwrap_or_else(|panic| Err(stopped(panic.as_ref()))) {
                 Ok((thread, report, capacity)) => {
                     // Whoever started it waits for this.
@@ -78,7 +82,8 @@ impl Worker {
         match started {
             Ok((report, capacity)) => {
                 report.log();
-                Ok(Self { commands: Some(commands), results, thread: Some(thread), report, capacity })
+                let (commands, masks) = (Some(commands), Some(masks));
+                Ok(Self { commands, masks, results, thread: Some(thread), report, capacity })
             }
             Err(error) => {
                 // What it held of the device is free again when this returns.
@@ -107,6 +112,15 @@ impl Worker {
         self.send(Command::Run(batch))
     }
 
+    /// What the gated rows of a step may choose. Steps come in their order.
+    ///
+    /// # Errors
+    ///
+    /// [`ExecutorError::Stopped`].
+    pub fn provide_masks(&self, step: u64, masks: TokenMasks) -> Result<(), ExecutorError> {
+        self.mask_sender().send(step, masks)
+    }
+
     /// Waits until the oldest step that was not taken yet is enqueued.
     ///
     /// # Errors
@@ -123,6 +137,8 @@ impl Worker {
     /// Where the device does not come back.
     pub fn reset(&self) -> Result<(), ExecutorError> {
         let (done, outcome) = channel();
+        // A step may wait for masks that nobody will make.
+        self.mask_sender().give_up();
         self.send(Command::Reset(done))?;
         let outcome = outcome.recv().unwrap_or_else(|_| Err(gone()));
         while self.results.try_recv().is_ok() {}
@@ -133,11 +149,16 @@ impl Worker {
         let commands = self.commands.as_ref().expect("only drop takes it");
         commands.send(command).map_err(|_| gone())
     }
+
+    fn mask_sender(&self) -> &MaskSender {
+        self.masks.as_ref().expect("only drop takes it")
+    }
 }
 
 impl Drop for Worker {
     fn drop(&mut self) {
         drop(self.commands.take());
+        drop(self.masks.take());
         if let Some(thread) = self.thread.take() {
             // A panic of the thread has been told by then; a second one here would abort the process.
             let _ = thread.join();
@@ -152,12 +173,16 @@ struct WorkerThread {
     pool: KvPool,
     swap_space: Option<SwapSpace>,
     plan: MemoryPlan,
+    masks: MaskReceiver,
     /// `None` after a failure.
     runner: Option<ModelRunner>,
 }
 
 impl WorkerThread {
-    fn start(config: WorkerConfig) -> Result<(Self, MemoryReport, DeviceCapacity), ExecutorError> {
+    fn start(
+        config: WorkerConfig,
+        masks: MaskReceiver,
+    ) -> Result<(Self, MemoryReport, DeviceCapacity), ExecutorError> {
         let WorkerConfig { kernels, plan, kv_scales, probe, load } = config;
         let before_load = probe();
         kernels.device().reserve(plan.reserved_bytes())?;
@@ -173,7 +198,7 @@ impl WorkerThread {
             0 => None,
             num_blocks => Some(SwapSpace::new(kernels.device().as_ref(), &pool, num_blocks)?),
         };
-        let mut thread = Self { kernels, model, pool, swap_space, plan, runner: None };
+        let mut thread = Self { kernels, model, pool, swap_space, plan, masks, runner: None };
         let capacity = thread.reset()?;
         let measured = MeasuredMemory { before_load, after_weights, after_pool: probe() };
         let report = MemoryReport { plan: thread.plan.clone(), loaded_weight_bytes, measured };
@@ -200,7 +225,9 @@ impl WorkerThread {
             step, num_rows = batch.rows.len(), num_tokens = batch.num_tokens(), "step"
         );
         let Some(runner) = &mut self.runner else { return Err(ExecutorError::Dropped { step }) };
-        let outcome = catch_unwind(AssertUnwindSafe(|| runner.run(batch)))
+        let masks = &self.masks;
+        let run = || runner.run_gated(batch, || masks.wait_for(step));
+        let outcome = catch_unwind(AssertUnwindSafe(run))
             .unwrap_or_else(|panic| Err(ExecutorError::Panicked { step, message: message(panic.as_ref()) }));
         if let Err(error) = &outcome {
             tracing::error!(target: "quire::executor", step, error = error as &dyn std::error::Error, "a step failed");
@@ -212,6 +239,7 @@ impl WorkerThread {
     fn reset(&mut self) -> Result<DeviceCapacity, ExecutorError> {
         // The old one gives its memory back first: there is no room for two.
         self.runner = None;
+        self.masks.clear();
         let (kernels, model, pool) = (self.kernels.clone(), Arc::clone(&self.model), self.pool.clone());
         let MemoryPlan { runner, scratch_bytes, .. } = self.plan.clone();
         let swap_space = self.swap_space.clone();

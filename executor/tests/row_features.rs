@@ -4,7 +4,8 @@ mod common;
 
 use common::{Dice, Job, Schedule, backends, next_step, request, run, start};
 use quire_executor::{
-    AddedRow, Executor, LocalExecutor, PlannedRow, RowFault, RowId, RowOutput, RowSampling, StepBatch,
+    AddedRow, Executor, ExecutorError, LocalExecutor, PlannedRow, RowFault, RowId, RowMask, RowOutput,
+    RowSampling, StepBatch, TokenMask, TokenMasks,
 };
 
 fn greedy(prompt: Vec<u32>, num_new: usize) -> Job {
@@ -241,5 +242,99 @@ fn a_row_without_a_token_says_where_and_leaves_its_neighbour_alone() {
             assert_eq!((&rows[1].token_ids[..], rows[1].fault), (&[][..], Some(fault)), "{name}, step {i}");
             assert_eq!((rows[0].logprobs.len(), rows[1].logprobs.len()), (1, 0));
         }
+    }
+}
+
+#[test]
+fn only_allowed_tokens_are_chosen() {
+    for (name, kernels) in backends() {
+        let mut executor = start(kernels(), &request(16, 20));
+        let mut job = greedy(Dice(3).prompt(9), 12);
+        let free = tokens(&mut executor, &job);
+        job.sampling.allowed_token_ids = Some(vec![287, 31, 32, 5]);
+        let beside = [greedy(job.prompt.clone(), 12), job.clone()];
+        let outputs = run(&mut executor, &beside, &Schedule { run_ahead: true, ..Schedule::plain() });
+        assert_eq!(outputs[0].token_ids, free, "{name}: a neighbour is free");
+        assert!(outputs[1].token_ids.iter().all(|id| [287, 31, 32, 5].contains(id)), "{name}: {outputs:?}");
+        job.sampling.allowed_token_ids = Some(vec![77]);
+        assert_eq!(tokens(&mut executor, &job), [77; 12], "{name}");
+    }
+}
+
+/// Submits a step ahead whose row 0 waits for a mask, and has its mask come late.
+#[test]
+fn gated_rows_choose_what_their_masks_say_and_others_do_not_wait_for_a_choice() {
+    let only = |ids: &[u32]| RowMask::Only(TokenMask::of(common::VOCAB_SIZE, ids.iter().copied()));
+    for (name, kernels) in backends() {
+        let mut executor = start(kernels(), &request(16, 20));
+        let prompt = Dice(11).prompt(10);
+        let free = tokens(&mut executor, &greedy(prompt.clone(), 4));
+        let kept = RowSampling { allowed_token_ids: Some(vec![8, 9]), ..RowSampling::default() };
+        let mut batch = StepBatch {
+            added: vec![
+                AddedRow { sampling: RowSampling::default(), ..added(0, &prompt, 0, &[1, 2]) },
+                AddedRow { sampling: RowSampling::default(), ..added(1, &prompt, 0, &[3, 4]) },
+                AddedRow { sampling: kept, ..added(2, &prompt, 0, &[5, 6]) },
+            ],
+            rows: (0..3).map(|row| planned(row, 10)).collect(),
+            ..StepBatch::default()
+        };
+        let masks = [
+            vec![(RowId(0), only(&[40, 41])), (RowId(2), only(&[9, 10]))],
+            vec![],
+            vec![(RowId(0), RowMask::AllBut(vec![free[2], 7]))],
+            vec![(RowId(2), RowMask::AllBut(vec![8])), (RowId(0), only(&[200]))],
+        ];
+        let mut open: Option<(usize, quire_executor::Ticket)> = None;
+        let mut outputs = Vec::new();
+        let give = |executor: &mut LocalExecutor, open: Option<(usize, quire_executor::Ticket)>| {
+            let (i, ticket) = open?;
+            executor.provide_masks(&ticket, TokenMasks { rows: masks[i].clone() }).unwrap();
+            Some(executor.collect(ticket).unwrap().rows)
+        };
+        for i in 0..masks.len() {
+            batch.step = next_step();
+            (batch.rows[0].gated, batch.rows[2].gated) = (true, true);
+            let ticket = executor.submit(std::mem::take(&mut batch)).unwrap();
+            batch.rows = (0..3).map(|row| planned(row, 1)).collect();
+            outputs.extend(give(&mut executor, open.replace((i, ticket))));
+        }
+        outputs.extend(give(&mut executor, open.take()));
+        let of = |row: usize| outputs.iter().map(|rows| rows[row].token_ids[0]).collect::<Vec<_>>();
+        assert_eq!(of(1), free, "{name}");
+        assert!([40, 41].contains(&of(0)[0]) && of(0)[3] == 200, "{name}: {:?}", of(0));
+        assert_eq!((of(2)[0], of(2)[3]), (9, 9), "{name}: in the step's mask and the row's own");
+        assert!(of(2)[1..3].iter().all(|id| [8, 9].contains(id)), "{name}: its own mask is back");
+    }
+}
+
+#[test]
+fn a_step_that_waits_for_masks_ends_with_the_device_s_reset() {
+    for (_, kernels) in backends() {
+        let mut executor = start(kernels(), &request(16, 20));
+        let job = greedy(Dice(5).prompt(6), 3);
+        let before = tokens(&mut executor, &job);
+        let gated = |step| StepBatch {
+            step,
+            added: vec![added(0, &[1, 2], 0, &[1])],
+            rows: vec![PlannedRow { gated: true, ..planned(0, 2) }],
+            ..StepBatch::default()
+        };
+        let step = next_step();
+        let waiting = executor.submit(gated(step)).unwrap();
+        let error = executor.collect(quire_executor::Ticket { step }).unwrap_err();
+        assert!(matches!(error, ExecutorError::NoMasks { .. }));
+        executor.reset().unwrap();
+        assert!(matches!(executor.collect(waiting), Err(ExecutorError::OutOfOrder { .. })));
+        assert_eq!(tokens(&mut executor, &job), before);
+
+        let ticket = executor.submit(gated(next_step())).unwrap();
+        let wrong = TokenMasks { rows: vec![(RowId(0), RowMask::Only(TokenMask::all(40)))] };
+        executor.provide_masks(&ticket, wrong).unwrap();
+        let error = executor.collect(ticket).unwrap_err();
+        assert!(matches!(error, ExecutorError::Batch { .. }), "{error:?}");
+        executor.reset().unwrap();
+        // One that waits holds up nobody who ends the executor.
+        let _ticket = executor.submit(gated(next_step())).unwrap();
     }
 }

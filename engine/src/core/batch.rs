@@ -36,6 +36,7 @@ pub(super) fn step_batch(
             replaced_blocks: planned.replaced_blocks.iter().map(|new| (new.table_idx, new.block.0)).collect(),
             new_blocks: block_numbers(&planned.new_blocks),
             sample: planned.samples,
+            gated: false,
         };
         if planned.kind != RowKind::Continuing {
             row.row = rows.assign(planned.seq);

@@ -1,6 +1,7 @@
 //! From a step batch to device work and back.
 
 mod input;
+mod masks;
 mod pack;
 mod pass;
 mod results;
@@ -15,6 +16,7 @@ use quire_kernels::{Kernels, Limits, Readback, Result as KernelResult, StepBuffe
 use quire_models::Model;
 
 use self::input::{BlockTables, StepInput, StepShape};
+use self::masks::RowMasks;
 use self::pack::packed_bytes;
 use self::pass::{ForwardPass, Pass};
 use self::results::{PendingResults, ResultLayout, result_bytes};
@@ -24,7 +26,7 @@ use self::timing::{StepTiming, Timer};
 use crate::graphs::{GraphCache, GraphSizes};
 use crate::row::{RowStep, RowTable};
 use crate::swap::{OpenTransfers, SwapSpace, Swapper};
-use crate::{BatchError, DeviceCapacity, ExecutorError, KvPool, StepBatch, StepOutput};
+use crate::{BatchError, DeviceCapacity, ExecutorError, KvPool, RowId, StepBatch, StepOutput, TokenMasks};
 
 /// Scratch views are aligned to this; a step of the runner makes fewer than [`MAX_VIEWS`].
 const SCRATCH_ALIGN: usize = 256;
@@ -84,6 +86,7 @@ pub struct ModelRunner {
     input: StepInput,
     block_tables: BlockTables,
     state: RowState,
+    masks: RowMasks,
     graphs: GraphCache,
     timer: Timer,
     swapper: Option<Swapper>,
@@ -104,6 +107,8 @@ pub struct PendingStep {
 enum Failure {
     Batch(BatchError),
     Kernels(quire_kernels::Error),
+    /// The masks of its gated rows will not come.
+    NoMasks,
 }
 
 impl ModelRunner {
@@ -132,6 +137,7 @@ impl ModelRunner {
         Ok(Self {
             buffers: StepBuffers::new(device, &limits)?,
             state: RowState::new(device, limits.max_num_seqs, vocab_size)?,
+            masks: RowMasks::new(limits.max_num_seqs, vocab_size),
             rows: RowTable::new(capacity(&config, &pool, vocab_size), config.max_logprobs),
             input: StepInput::default(),
             block_tables: BlockTables::new(&limits),
@@ -214,25 +220,44 @@ impl ModelRunner {
         ctx.scope(|ctx| pass.enqueue(ctx, graphs).map(drop))
     }
 
-    /// Checks a batch and enqueues its work.
+    /// Checks a batch and enqueues its work. Nothing is forbidden to its gated rows.
     ///
     /// # Errors
     ///
-    /// [`ExecutorError::Batch`] where the batch does not fit the rows, [`ExecutorError::Step`] where the device
-    /// fails. After either, rows and cache are undefined: start over with a new runner.
+    /// As [`run_gated`](Self::run_gated).
     pub fn run(&mut self, batch: StepBatch) -> Result<PendingStep, ExecutorError> {
+        self.run_gated(batch, || Some(TokenMasks::default()))
+    }
+
+    /// Checks a batch and enqueues its work. Where it has gated rows, `masks` is called when the forward pass is enqueued;
+    /// it waits for them, and says `None` where they will not come.
+    ///
+    /// # Errors
+    ///
+    /// [`ExecutorError::Batch`] where batch or masks do not fit the rows, [`ExecutorError::Step`] where the device
+    /// fails, [`ExecutorError::NoMasks`]. After any, rows and cache are undefined: start over with a new runner.
+    pub fn run_gated(
+        &mut self,
+        batch: StepBatch,
+        mut masks: impl FnMut() -> Option<TokenMasks>,
+    ) -> Result<PendingStep, ExecutorError> {
         let step = batch.step;
-        self.timed(batch).map_err(|failure| match failure {
+        self.timed(batch, &mut masks).map_err(|failure| match failure {
             Failure::Batch(source) => ExecutorError::Batch { step, source },
             Failure::Kernels(source) => ExecutorError::Step { step, source },
+            Failure::NoMasks => ExecutorError::NoMasks { step },
         })
     }
 
-    fn timed(&mut self, batch: StepBatch) -> Result<PendingStep, Failure> {
+    fn timed(
+        &mut self,
+        batch: StepBatch,
+        masks: &mut dyn FnMut() -> Option<TokenMasks>,
+    ) -> Result<PendingStep, Failure> {
         self.timer.start(&mut self.ctx)?;
         let (step, num_rows, num_tokens) = (batch.step, batch.rows.len(), batch.num_tokens());
         self.ctx.queue().open_range(format_args!("step {step}: {num_rows} rows {num_tokens} tokens"));
-        let results = self.enqueue(batch);
+        let results = self.enqueue(batch, masks);
         self.ctx.queue().close_range();
         Ok(PendingStep {
             results: results?,
@@ -242,7 +267,11 @@ impl ModelRunner {
         })
     }
 
-    fn enqueue(&mut self, batch: StepBatch) -> Result<PendingResults, Failure> {
+    fn enqueue(
+        &mut self,
+        batch: StepBatch,
+        masks: &mut dyn FnMut() -> Option<TokenMasks>,
+    ) -> Result<PendingResults, Failure> {
         let step = batch.step;
         let steps = self.apply(batch)?;
         let layout = ResultLayout::new(&steps, &self.rows);
@@ -250,7 +279,7 @@ impl ModelRunner {
             true => None,
             false => {
                 let shape = self.send_input(&steps)?;
-                Some(self.compute(&steps, shape, &layout)?)
+                Some(self.compute(&steps, shape, &layout, masks)?)
             }
         };
         self.rows.advance(&steps);
@@ -270,6 +299,7 @@ impl ModelRunner {
         for added in batch.added {
             let id = added.row;
             let row = self.rows.add(added)?;
+            self.masks.add(id, &row.sampling);
             self.state.add(&mut self.ctx, id, row)?;
         }
         self.state.send(&mut self.ctx)?;
@@ -291,28 +321,25 @@ impl ModelRunner {
         steps: &[RowStep],
         shape: StepShape,
         layout: &ResultLayout,
-    ) -> KernelResult<Readback> {
-        let forward = ForwardPass {
-            kernels: &self.kernels,
-            model: self.model.as_ref(),
-            pool: &self.pool,
-            buffers: &self.buffers,
-            input: &self.input,
-            shape,
-        };
-        let pass = Pass {
-            forward,
-            sampling: Sampling {
-                kernels: &self.kernels,
-                state: &self.state,
-                table: &self.rows,
-                steps,
-                layout,
-            },
-            max_num_seqs: self.config.limits.max_num_seqs,
-        };
-        let graphs = &mut self.graphs;
-        self.ctx.scope(|ctx| pass.enqueue(ctx, graphs))
+        masks: &mut dyn FnMut() -> Option<TokenMasks>,
+    ) -> Result<Readback, Failure> {
+        let Self {
+            kernels, model, pool, buffers, input, rows, state, masks: row_masks, graphs, timer, ..
+        } = self;
+        let forward = ForwardPass { kernels, model: model.as_ref(), pool, buffers, input, shape };
+        let sampling = Sampling { kernels, state, table: rows, steps, layout };
+        let pass = Pass { forward, sampling, max_num_seqs: self.config.limits.max_num_seqs };
+        self.ctx.scope(|ctx| {
+            let output = pass.forward.enqueue(ctx, graphs)?;
+            let masks = match steps.iter().any(|step| step.gated) {
+                true => timer.pause(masks).ok_or(Failure::NoMasks)?,
+                false => TokenMasks::default(),
+            };
+            rows.check_masks(steps, &masks)?;
+            let sampled: Vec<RowId> = steps.iter().filter(|step| step.sample).map(|step| step.row).collect();
+            let masks = row_masks.send(ctx, &state.device.masks, &sampled, masks)?;
+            Ok(pass.finish(ctx, &output, &masks)?)
+        })
     }
 }
 

@@ -4,6 +4,7 @@ use quire_kernels::{DType, Kernels, Readback, Result, StepBuffers, StepCtx, Tens
 use quire_models::{GroupStep, Model, ModelInput};
 
 use super::input::{StepInput, StepShape};
+use super::masks::StepMasks;
 use super::pack::{Upload, view};
 use super::results::{ResultLayout, logprobs_out};
 use super::sample::Sampling;
@@ -86,16 +87,20 @@ impl ForwardPass<'_> {
 }
 
 impl Pass<'_> {
-    /// Enqueues everything, the copy of the results to the host last.
-    pub(super) fn enqueue(&self, ctx: &mut StepCtx, graphs: &mut GraphCache) -> Result<Readback> {
-        let forward = self.forward.enqueue(ctx, graphs)?;
+    /// Enqueues what follows the forward pass, the copy of the results to the host last.
+    pub(super) fn finish(
+        &self,
+        ctx: &mut StepCtx,
+        forward: &ForwardOutput,
+        masks: &StepMasks,
+    ) -> Result<Readback> {
         let layout = self.sampling.layout;
         let results = layout.alloc(ctx)?;
         let num_sampled = layout.sampled.len();
         if num_sampled > 0 {
             let logits = forward.logits.rows(0, num_sampled);
             ctx.named(format_args!("sampling"), |ctx| {
-                ctx.scope(|ctx| self.sampling.enqueue(ctx, &logits, &results))
+                ctx.scope(|ctx| self.sampling.enqueue(ctx, &logits, masks, &results))
             })?;
         }
         if layout.prompt.num_rows > 0 {

@@ -2,6 +2,7 @@
 
 use quire_kernels::{DType, Kernels, Result, SamplingRows, StepCtx, Tensor};
 
+use super::masks::StepMasks;
 use super::pack::{Upload, packed_bytes, view};
 use super::results::{ResultLayout, logprobs_out};
 use super::row_state::RowState;
@@ -20,10 +21,11 @@ struct SampledRow {
     forbid_end: bool,
     has_penalties: bool,
     wants_logprobs: bool,
+    has_mask: bool,
 }
 
 impl SampledRow {
-    fn new(step: &RowStep, table: &RowTable) -> Self {
+    fn new(step: &RowStep, table: &RowTable, masks: &StepMasks) -> Self {
         let row = table.get(step.row).expect("a planned row is there");
         let num_output_tokens = step.end() - row.num_prompt_tokens;
         Self {
@@ -32,6 +34,7 @@ impl SampledRow {
             forbid_end: num_output_tokens < row.sampling.min_tokens as usize,
             has_penalties: row.sampling.has_penalties(),
             wants_logprobs: row.sampling.logprobs.is_some(),
+            has_mask: masks.is_masked(step.row),
         }
     }
 }
@@ -39,7 +42,7 @@ impl SampledRow {
 /// Scratch at most of [`Sampling::enqueue`].
 pub(super) fn sample_bytes(max_num_seqs: usize, vocab_size: usize) -> usize {
     let raw_logits = 4 * max_num_seqs * vocab_size;
-    raw_logits + packed_bytes(6, 6 * max_num_seqs) + 3 * 4 * MAX_EDITS
+    raw_logits + packed_bytes(7, 7 * max_num_seqs) + 3 * 4 * MAX_EDITS
 }
 
 /// What is sampled for which rows.
@@ -62,6 +65,8 @@ struct Indices {
     slots: Tensor,
     /// The same, -1 for rows without penalties.
     penalized_slots: Tensor,
+    /// The same for rows without a mask.
+    masked_slots: Tensor,
     positions: Tensor,
 }
 
@@ -72,9 +77,15 @@ impl Sampling<'_> {
     /// Log-probabilities are those of the raw logits, so the rows that want them are copied before anything is
     /// edited. Rows without penalties are passed over by slot -1: no row's result hangs on what its neighbours
     /// ask for.
-    pub(super) fn enqueue(&self, ctx: &mut StepCtx, logits: &Tensor, results: &Tensor) -> Result<()> {
+    pub(super) fn enqueue(
+        &self,
+        ctx: &mut StepCtx,
+        logits: &Tensor,
+        masks: &StepMasks,
+        results: &Tensor,
+    ) -> Result<()> {
         let sampled_steps = self.steps.iter().filter(|step| step.sample);
-        let rows: Vec<_> = sampled_steps.map(|step| SampledRow::new(step, self.table)).collect();
+        let rows: Vec<_> = sampled_steps.map(|step| SampledRow::new(step, self.table, masks)).collect();
         let idx = Indices::send(ctx, &rows)?;
         let sampled = view(results, &self.layout.sampled);
 
@@ -82,7 +93,11 @@ impl Sampling<'_> {
         if raw.num_rows() > 0 {
             self.kernels.norm().gather_rows(ctx, logits, &idx.asking, &raw)?;
         }
-        self.edit(ctx, &rows, logits)?;
+        self.edit(ctx, &rows, logits, masks)?;
+        if masks.is_any_masked() {
+            let masked = SamplingRows { logits, slots: &idx.masked_slots, positions: &idx.positions };
+            self.kernels.sampling().mask(ctx, &self.state.device, &masked)?;
+        }
         self.draw(ctx, &rows, logits, &idx, &sampled)?;
         match raw.num_rows() {
             0 => Ok(()),
@@ -127,11 +142,12 @@ impl Sampling<'_> {
         part.logprobs(ctx, raw, &chosen, &logprobs_out(&out))
     }
 
-    /// Biases, and the end tokens that `min_tokens` forbids.
-    fn edit(&self, ctx: &mut StepCtx, rows: &[SampledRow], logits: &Tensor) -> Result<()> {
+    /// Biases, the end tokens that `min_tokens` forbids, and what else is forbidden token by token.
+    fn edit(&self, ctx: &mut StepCtx, rows: &[SampledRow], logits: &Tensor, masks: &StepMasks) -> Result<()> {
         let (mut places, mut values) = (Vec::new(), Vec::new());
         for (i, row) in rows.iter().enumerate() {
-            for (token, value) in self.state.edits(row.row).values(row.forbid_end) {
+            let forbidden = masks.forbidden(row.row).iter().map(|&token| (token, f32::NEG_INFINITY));
+            for (token, value) in self.state.edits(row.row).values(row.forbid_end).chain(forbidden) {
                 places.push([i as i32, token as i32]);
                 values.push(value);
             }
@@ -161,11 +177,12 @@ impl Indices {
             upload.push(0..num_rows),
             upload.push(rows.iter().map(slot)),
             upload.push(rows.iter().map(|row| if row.has_penalties { slot(row) } else { -1 })),
+            upload.push(rows.iter().map(|row| if row.has_mask { slot(row) } else { -1 })),
             upload.push(rows.iter().map(|row| row.position as i32)),
         ];
         let packed = upload.send(ctx)?;
-        let [asking, asking_in_order, in_order, slots, penalized_slots, positions] =
+        let [asking, asking_in_order, in_order, slots, penalized_slots, masked_slots, positions] =
             places.map(|place| view(&packed, &place));
-        Ok(Self { asking, asking_in_order, in_order, slots, penalized_slots, positions })
+        Ok(Self { asking, asking_in_order, in_order, slots, penalized_slots, masked_slots, positions })
     }
 }

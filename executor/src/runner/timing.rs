@@ -13,6 +13,8 @@ const AT_ONCE: Duration = Duration::from_micros(20);
 #[derive(Default)]
 pub(super) struct Timer {
     started: Option<(Instant, Option<Box<dyn Mark>>)>,
+    /// How long the step waited for something else than the device.
+    paused: Duration,
     /// The end of the step before.
     last: Option<Arc<dyn Mark>>,
 }
@@ -20,6 +22,7 @@ pub(super) struct Timer {
 /// The marks of one step.
 pub(super) struct StepTiming {
     started: Instant,
+    paused: Duration,
     enqueued: Instant,
     marks: Option<StepMarks>,
 }
@@ -33,8 +36,17 @@ struct StepMarks {
 impl Timer {
     /// What is enqueued from here on belongs to the next step.
     pub(super) fn start(&mut self, ctx: &mut StepCtx) -> Result<()> {
+        self.paused = Duration::ZERO;
         self.started = Some((Instant::now(), ctx.queue().mark()?));
         Ok(())
+    }
+
+    /// Waits for something else than the device, which is no work on the step.
+    pub(super) fn pause<T>(&mut self, wait: impl FnOnce() -> T) -> T {
+        let before = Instant::now();
+        let outcome = wait();
+        self.paused += before.elapsed();
+        outcome
     }
 
     /// All of the step is enqueued.
@@ -43,7 +55,7 @@ impl Timer {
         let end: Option<Arc<dyn Mark>> = ctx.queue().mark()?.map(Arc::from);
         let before = std::mem::replace(&mut self.last, end.clone());
         let marks = start.zip(end).map(|(start, end)| StepMarks { before, start, end });
-        Ok(StepTiming { started, enqueued: Instant::now(), marks })
+        Ok(StepTiming { started, paused: self.paused, enqueued: Instant::now(), marks })
     }
 }
 
@@ -59,7 +71,7 @@ impl StepTiming {
         let done = Instant::now();
         // A device that executes at once was done when the work was enqueued, however late it is asked.
         let time = if done - asked < AT_ONCE {
-            self.enqueued - self.started
+            (self.enqueued - self.started).saturating_sub(self.paused)
         } else {
             done - free_since.map_or(self.started, |free| free.max(self.started))
         };

@@ -10,7 +10,7 @@ use super::cache_model::CacheModel;
 use crate::row::{RowStep, RowTable};
 use crate::{
     BatchError, BlockTransfer, DeviceCapacity, Executor, ExecutorError, RowFault, RowOutput, StepBatch,
-    StepOutput, Ticket, TokenLogprobs,
+    StepOutput, Ticket, TokenLogprobs, TokenMasks,
 };
 
 /// Says which token follows: given the prompt's ids and the position that the token will have; [`NO_TOKEN`] where
@@ -27,7 +27,8 @@ const MAX_LOGPROBS: u32 = 20;
 /// the rows, each position read against what was written there, each block written against the other rows.
 ///
 /// What it emits depends on the prompt and the position only, so it is the same for every batching, chunking and
-/// preemption. `min_tokens` is honoured: while it forbids the scripted token, the next one that is allowed follows.
+/// preemption. `min_tokens`, `allowed_token_ids` and the masks of gated rows are honoured: while they forbid the scripted
+/// token, the next one that is allowed follows. A step with gated rows runs when its masks have come.
 pub struct ScriptedExecutor {
     capacity: DeviceCapacity,
     script: Script,
@@ -37,9 +38,18 @@ pub struct ScriptedExecutor {
     transfers: VecDeque<BlockTransfer>,
     /// All ids of each row, those sampled included, and how many are the prompt.
     ids: Vec<(Vec<u32>, usize)>,
-    open: VecDeque<(u64, Result<StepOutput, ExecutorError>)>,
+    open: VecDeque<OpenStep>,
     failed: bool,
     control: ScriptControl,
+}
+
+struct OpenStep {
+    step: u64,
+    /// Until it has run.
+    batch: Option<StepBatch>,
+    /// None where its gated rows wait for them.
+    masks: Option<TokenMasks>,
+    outcome: Result<StepOutput, ExecutorError>,
 }
 
 /// Steers a [`ScriptedExecutor`] from outside, also while an engine owns it, and tells what it was asked.
@@ -162,7 +172,31 @@ impl ScriptedExecutor {
         self.control.clone()
     }
 
-    fn run(&mut self, batch: StepBatch) -> Result<StepOutput, BatchError> {
+    /// Runs the steps that need not wait, in their order. As on a device, a step after a bad one does not run.
+    fn run_ready(&mut self) {
+        let mut is_bad = self.failed;
+        for i in 0..self.open.len() {
+            let open = &mut self.open[i];
+            let step = open.step;
+            if let Some(batch) = open.batch.take_if(|_| is_bad || open.masks.is_some()) {
+                let masks = open.masks.take().unwrap_or_default();
+                self.open[i].outcome = match is_bad {
+                    true => Err(ExecutorError::Dropped { step }),
+                    false => self.run(batch, &masks).map_err(|source| {
+                        self.control.shared.0.lock().violations.push(source.clone());
+                        ExecutorError::Batch { step, source }
+                    }),
+                };
+            }
+            let open = &self.open[i];
+            if open.batch.is_some() {
+                return;
+            }
+            is_bad |= open.outcome.is_err();
+        }
+    }
+
+    fn run(&mut self, batch: StepBatch, masks: &TokenMasks) -> Result<StepOutput, BatchError> {
         self.table.begin(&batch)?;
         for &row in &batch.released {
             let gone = self.table.release(row)?;
@@ -186,7 +220,8 @@ impl ScriptedExecutor {
                 false => self.cache.hold(&self.table.get(plan.row)?.blocks),
             }
         }
-        let rows = steps.iter().map(|step| self.run_row(step)).collect::<Result<_, _>>()?;
+        self.table.check_masks(&steps, masks)?;
+        let rows = steps.iter().map(|step| self.run_row(step, masks)).collect::<Result<_, _>>()?;
         self.table.advance(&steps);
         Ok(StepOutput { step: batch.step, rows, transfers_done, ..StepOutput::default() })
     }
@@ -205,7 +240,7 @@ impl ScriptedExecutor {
         .collect()
     }
 
-    fn run_row(&mut self, step: &RowStep) -> Result<RowOutput, BatchError> {
+    fn run_row(&mut self, step: &RowStep, masks: &TokenMasks) -> Result<RowOutput, BatchError> {
         let row = self.table.get(step.row)?;
         let (ids, num_prompt) = &self.ids[step.row.0 as usize];
         self.cache.compute(step.row, &ids[..step.end()], step.start, &row.blocks)?;
@@ -215,7 +250,7 @@ impl ScriptedExecutor {
             output.prompt_logprobs = predicted.map(|i| self.made_up_logprobs(ids[i], num_top)).collect();
         }
         if step.sample {
-            let token = self.next_token(step, &ids[..*num_prompt])?;
+            let token = self.next_token(step, masks, &ids[..*num_prompt])?;
             if token == NO_TOKEN {
                 output.fault = Some(RowFault::NoFiniteLogit { position: step.end() as u32 });
             } else {
@@ -228,20 +263,21 @@ impl ScriptedExecutor {
         Ok(output)
     }
 
-    fn next_token(&self, step: &RowStep, prompt: &[u32]) -> Result<u32, BatchError> {
+    fn next_token(&self, step: &RowStep, masks: &TokenMasks, prompt: &[u32]) -> Result<u32, BatchError> {
         let sampling = &self.table.get(step.row)?.sampling;
-        let vocab_size = self.capacity.vocab_size;
-        let mut token = (self.script)(prompt, step.end());
-        assert!(
-            token == NO_TOKEN || (token as usize) < vocab_size,
-            "the script said {token} of {vocab_size} tokens"
-        );
-        if step.end() - prompt.len() < sampling.min_tokens as usize {
-            while sampling.end_token_ids.contains(&token) {
-                token = (token + 1) % vocab_size as u32;
-            }
-        }
-        Ok(token)
+        let vocab_size = self.capacity.vocab_size as u32;
+        let token = (self.script)(prompt, step.end());
+        assert!(token == NO_TOKEN || token < vocab_size, "the script said {token} of {vocab_size} tokens");
+        let may_end = step.end() - prompt.len() >= sampling.min_tokens as usize;
+        let mask = masks.rows.iter().find(|(row, _)| *row == step.row).map(|(_, mask)| mask);
+        let is_allowed = |token: &u32| {
+            (may_end || !sampling.end_token_ids.contains(token))
+                && sampling.allowed_token_ids.as_ref().is_none_or(|allowed| allowed.contains(token))
+                && mask.is_none_or(|mask| mask.allows(*token))
+        };
+        let from_scripted = (0..vocab_size).map(|i| (token + i) % vocab_size);
+        let found = if token == NO_TOKEN { None } else { from_scripted.into_iter().find(is_allowed) };
+        Ok(found.unwrap_or(NO_TOKEN))
     }
 
     /// The token first, with a half; each next one half as likely.
@@ -268,26 +304,33 @@ impl Executor for ScriptedExecutor {
             return Err(ExecutorError::TooManyInFlight { open, max_in_flight });
         }
         self.control.shared.0.lock().batches.push(batch.clone());
-        // As on a device, a step after a bad one does not run.
-        let bad = self.failed || self.open.iter().any(|(_, outcome)| outcome.is_err());
-        let outcome = if bad {
-            Err(ExecutorError::Dropped { step })
-        } else {
-            self.run(batch).map_err(|source| {
-                self.control.shared.0.lock().violations.push(source.clone());
-                ExecutorError::Batch { step, source }
-            })
-        };
-        self.open.push_back((step, outcome));
+        let masks = if batch.is_gated() { None } else { Some(TokenMasks::default()) };
+        let outcome = Err(ExecutorError::NoMasks { step });
+        self.open.push_back(OpenStep { step, batch: Some(batch), masks, outcome });
+        self.run_ready();
         Ok(Ticket { step })
     }
 
+    fn provide_masks(&mut self, ticket: &Ticket, masks: TokenMasks) -> Result<(), ExecutorError> {
+        let step = ticket.step;
+        let waiting = self.open.iter_mut().find(|open| open.batch.is_some() && open.masks.is_none());
+        match waiting {
+            Some(open) if open.step == step => open.masks = Some(masks),
+            waiting => return Err(ExecutorError::NotGated { step, expected: waiting.map(|open| open.step) }),
+        }
+        self.run_ready();
+        Ok(())
+    }
+
     fn collect(&mut self, ticket: Ticket) -> Result<StepOutput, ExecutorError> {
-        let expected = self.open.front().map(|&(step, _)| step);
+        let expected = self.open.front().map(|open| open.step);
         if expected != Some(ticket.step) {
             return Err(ExecutorError::OutOfOrder { given: ticket.step, expected });
         }
-        let (step, outcome) = self.open.pop_front().expect("it is the front one");
+        if self.open.front().is_some_and(|open| open.batch.is_some()) && !self.failed {
+            return Err(ExecutorError::NoMasks { step: ticket.step });
+        }
+        let OpenStep { step, outcome, .. } = self.open.pop_front().expect("it is the front one");
         if self.failed {
             return Err(ExecutorError::Dropped { step });
         }
@@ -323,7 +366,7 @@ impl Executor for ScriptedExecutor {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{AddedRow, PlannedRow, RowId, RowSampling};
+    use crate::{AddedRow, PlannedRow, RowId, RowMask, RowSampling, TokenMask};
 
     fn executor() -> ScriptedExecutor {
         ScriptedExecutor::new(ScriptedExecutor::small_capacity(4, 4), |prompt, position| {
@@ -360,6 +403,35 @@ mod tests {
         assert!(tokens(&mut executor, batch(0, 2, false, vec![added(RowSampling::default())])).is_empty());
         assert_eq!(tokens(&mut executor, batch(1, 1, true, vec![])), [13]);
         assert_eq!(tokens(&mut executor, batch(2, 1, true, vec![])), [14]);
+        assert!(executor.control().violations().is_empty());
+    }
+
+    #[test]
+    fn a_gated_step_runs_when_its_masks_have_come_and_later_ones_after_it() {
+        let mut executor = executor();
+        let gated = |mut batch: StepBatch| {
+            batch.rows[0].gated = true;
+            batch
+        };
+        let start = vec![added(RowSampling::default())];
+        let first = executor.submit(gated(batch(0, 3, true, start))).unwrap();
+        let second = executor.submit(batch(1, 1, true, vec![])).unwrap();
+        let none = TokenMasks::default();
+        let refused = executor.provide_masks(&second, none.clone()).unwrap_err();
+        assert!(matches!(refused, ExecutorError::NotGated { step: 1, expected: Some(0) }));
+        assert!(matches!(executor.collect(Ticket { step: 0 }), Err(ExecutorError::NoMasks { step: 0 })));
+        let only = RowMask::Only(TokenMask::of(1000, [40, 30]));
+        executor.provide_masks(&first, TokenMasks { rows: vec![(RowId(0), only)] }).unwrap();
+        assert!(executor.provide_masks(&first, none).is_err());
+        assert_eq!(executor.collect(first).unwrap().rows[0].token_ids, [30]);
+        assert_eq!(executor.collect(second).unwrap().rows[0].token_ids, [14]);
+
+        let mut longer = gated(batch(2, 1, true, vec![]));
+        longer.rows[0].new_blocks = vec![1];
+        let third = executor.submit(longer).unwrap();
+        let all_but = RowMask::AllBut(vec![15, 16]);
+        executor.provide_masks(&third, TokenMasks { rows: vec![(RowId(0), all_but)] }).unwrap();
+        assert_eq!(executor.collect(third).unwrap().rows[0].token_ids, [17]);
         assert!(executor.control().violations().is_empty());
     }
 
