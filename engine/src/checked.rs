@@ -1,12 +1,15 @@
 //! Sampling parameters after all checks.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use quire_executor::RowSampling;
 use quire_models::TextOptions;
 
+use crate::bad_words::BadSequences;
 use crate::output::StopReason;
 use crate::params::{ParamError, SamplingParams};
+use crate::structured::{GrammarSource, StructuredOutputs};
 
 /// What is below this is greedy.
 const GREEDY_BELOW: f64 = 1e-5;
@@ -55,6 +58,8 @@ pub struct CheckedParams {
     include_stop_str_in_output: bool,
     text_options: Option<TextOptions>,
     bad_words: Vec<String>,
+    bad_sequences: BadSequences,
+    grammar: Option<Arc<GrammarSource>>,
     truncate_prompt_tokens: Option<usize>,
     /// The tokens that end the output, with what is told then.
     end_tokens: BTreeMap<u32, Option<StopReason>>,
@@ -68,12 +73,11 @@ impl SamplingParams {
     /// The first field that is not allowed or not built, with its value and the rule.
     pub fn check(&self, limits: &ParamLimits) -> Result<CheckedParams, ParamError> {
         self.check_outputs()?;
-        self.check_not_built()?;
         self.check_lengths()?;
         let mut row = self.check_distribution(limits)?;
         (row.presence_penalty, row.frequency_penalty, row.repetition_penalty) = self.check_penalties()?;
         row.logit_bias = self.check_bias(limits)?;
-        row.logit_bias.extend(self.check_allowed(limits)?);
+        row.allowed_token_ids = self.check_allowed(limits)?;
         row.logprobs = check_logprobs("logprobs", self.logprobs, limits)?;
         row.prompt_logprobs = check_logprobs("prompt_logprobs", self.prompt_logprobs, limits)?;
         let end_tokens = self.end_tokens(limits)?;
@@ -88,6 +92,8 @@ impl SamplingParams {
             include_stop_str_in_output: self.include_stop_str_in_output,
             text_options: self.text_options(),
             bad_words: self.check_bad_words()?,
+            bad_sequences: BadSequences::default(),
+            grammar: self.check_form()?,
             truncate_prompt_tokens: self.check_truncation()?,
             end_tokens,
         })
@@ -104,16 +110,6 @@ impl SamplingParams {
             return refuse("n", self.n, "1 where the temperature is 0, since all outputs would be equal");
         }
         Ok(())
-    }
-
-    fn check_not_built(&self) -> Result<(), ParamError> {
-        match &self.structured_outputs {
-            Some(given) => {
-                let (field, value, rule) = ("structured_outputs", given.to_string(), "none");
-                Err(ParamError::NotBuilt { field, value, rule })
-            }
-            None => Ok(()),
-        }
     }
 
     fn check_lengths(&self) -> Result<(), ParamError> {
@@ -187,16 +183,19 @@ impl SamplingParams {
         self.logit_bias.iter().map(check).collect()
     }
 
-    /// Forbids all tokens but those that are allowed.
-    fn check_allowed(&self, limits: &ParamLimits) -> Result<Vec<(u32, f32)>, ParamError> {
-        let Some(allowed) = &self.allowed_token_ids else { return Ok(Vec::new()) };
+    /// The tokens that are allowed, each once.
+    fn check_allowed(&self, limits: &ParamLimits) -> Result<Option<Vec<u32>>, ParamError> {
+        let Some(allowed) = &self.allowed_token_ids else { return Ok(None) };
         if allowed.is_empty() {
             return refuse("allowed_token_ids", "[]", "at least one token");
         }
         allowed.iter().try_for_each(|&id| check_token_id("allowed_token_ids", id, limits))?;
         let allowed: BTreeSet<u32> = allowed.iter().copied().collect();
-        let all = 0..u32::try_from(limits.vocab_size).unwrap_or(u32::MAX);
-        Ok(all.filter(|id| !allowed.contains(id)).map(|id| (id, f32::NEG_INFINITY)).collect())
+        Ok(Some(allowed.into_iter().collect()))
+    }
+
+    fn check_form(&self) -> Result<Option<Arc<GrammarSource>>, ParamError> {
+        Ok(self.structured_outputs.as_ref().map(StructuredOutputs::check).transpose()?.map(Arc::new))
     }
 
     fn check_bad_words(&self) -> Result<Vec<String>, ParamError> {
@@ -301,9 +300,27 @@ impl CheckedParams {
         self.truncate_prompt_tokens
     }
 
-    /// Forbids tokens.
-    pub(crate) fn forbid(&mut self, token_ids: impl IntoIterator<Item = u32>) {
-        self.row.logit_bias.extend(token_ids.into_iter().map(|id| (id, f32::NEG_INFINITY)));
+    /// Forbids sequences of tokens: those of one token by themselves, others once all but their last token have come.
+    pub(crate) fn forbid(&mut self, sequences: impl IntoIterator<Item = Vec<u32>>) {
+        let (single, longer): (Vec<_>, Vec<_>) =
+            sequences.into_iter().partition(|sequence| sequence.len() == 1);
+        self.row.logit_bias.extend(single.into_iter().flatten().map(|id| (id, f32::NEG_INFINITY)));
+        self.bad_sequences = BadSequences::new(longer);
+    }
+
+    /// The form that the output must have.
+    pub(crate) fn grammar(&self) -> Option<&Arc<GrammarSource>> {
+        self.grammar.as_ref()
+    }
+
+    /// The tokens that end the output.
+    pub(crate) fn end_token_ids(&self) -> impl Iterator<Item = u32> {
+        self.end_tokens.keys().copied()
+    }
+
+    /// Sequences of several tokens that must not be completed.
+    pub(crate) fn bad_sequences(&self) -> &BadSequences {
+        &self.bad_sequences
     }
 
     /// Best log-probabilities that come with each token, where any do.
@@ -426,6 +443,12 @@ mod tests {
         ("truncate_prompt_tokens", "[-1, 1, 1000000]", "[0, -2]", r#"["1", 1.5]"#),
         ("logit_bias", r#"[{}, {"0": 1}, {"99": -1000}]"#, r#"[{"100": 1}]"#, r#"[[1], {"a": 1}]"#),
         ("allowed_token_ids", "[[0], [99]]", "[[], [100]]", r#"[["a"], [-1]]"#),
+        (
+            "structured_outputs",
+            r#"[{"json": {}}, {"regex": "a"}, {"choice": ["a"]}, {"json_object": true, "whitespace_pattern": " "}]"#,
+            r#"[{}, {"json": {}, "regex": "a"}, {"choice": []}, {"json": 1}]"#,
+            r#"["a", {"regex": 1}, {"guided_json": {}}]"#,
+        ),
     ];
 
     #[test]
@@ -449,7 +472,7 @@ mod tests {
                 assert!(matches!(error, ParamError::Type { .. }) && error.field() == *field, "{error}");
             }
         }
-        let listed = FIELDS.iter().map(|(field, ..)| *field).chain(["structured_outputs"]);
+        let listed = FIELDS.iter().map(|(field, ..)| *field);
         let (mut listed, mut all) = (listed.collect::<Vec<_>>(), SamplingParams::field_names().to_vec());
         listed.sort_unstable();
         all.sort_unstable();
@@ -459,8 +482,7 @@ mod tests {
     #[test]
     fn only_allowed_tokens_are_left() {
         let row = checked(|p| p.allowed_token_ids = Some(vec![5, 7, 5])).unwrap().row_sampling(0);
-        assert_eq!(row.logit_bias.len(), 98);
-        assert!(row.logit_bias.iter().all(|&(id, bias)| ![5, 7].contains(&id) && bias == f32::NEG_INFINITY));
+        assert_eq!((row.allowed_token_ids, row.logit_bias.len()), (Some(vec![5, 7]), 0));
     }
 
     #[test]

@@ -18,6 +18,7 @@ use crate::core::{CoreParts, EngineCore, Inbox, SharedStats, StepOrder};
 use crate::frontend::Frontend;
 use crate::recording::save_recording;
 use crate::seeds::{Seeds, random_u64};
+use crate::structured::GrammarCompiler;
 use crate::text::{ChatTemplate, TextDecoder};
 use crate::{ConfigError, EngineConfig, EngineStats, Error, PreemptionMode, Request, Result, SamplingParams};
 
@@ -90,7 +91,8 @@ impl Engine {
             .zip(tokenizer.as_ref())
             .map(|(source, tokenizer)| ChatTemplate::at_start(&source, tokenizer.named_tokens().clone()))
             .transpose()?;
-        let decoder = TextDecoder::new(tokenizer.map(Arc::new));
+        let tokenizer = tokenizer.map(Arc::new);
+        let decoder = TextDecoder::new(tokenizer.clone());
         let max_model_len = scheduler.effective_config().max_model_len as usize;
         let config = config.fitted(max_model_len);
         let vocab_size = executor.capacity().vocab_size;
@@ -105,8 +107,10 @@ impl Engine {
             default_params,
         };
         let clock = Clock::start();
+        let grammars = GrammarCompiler::new(tokenizer, vocab_size);
         let frontend = Frontend {
             decoder: decoder.clone(),
+            grammars: grammars.clone(),
             template,
             limits: ParamLimits { vocab_size, max_logprobs: config.max_logprobs, eos },
             max_model_len,
@@ -121,6 +125,7 @@ impl Engine {
             executor,
             order,
             decoder,
+            grammars,
             clock,
             max_num_waiting: config.max_num_waiting,
         });

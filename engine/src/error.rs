@@ -5,6 +5,7 @@ use std::sync::Arc;
 use crate::RequestId;
 use crate::config::ConfigError;
 use crate::params::ParamError;
+use crate::structured::GrammarError;
 
 /// The crate's result.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -16,6 +17,9 @@ pub enum Error {
     /// A sampling parameter was refused.
     #[error(transparent)]
     Param(#[from] ParamError),
+    /// The form that an output was to have cannot be enforced, or led nowhere.
+    #[error(transparent)]
+    Grammar(#[from] GrammarError),
     /// A prompt was refused.
     #[error(transparent)]
     Prompt(#[from] PromptError),
@@ -139,10 +143,13 @@ impl Error {
     /// Whose fault it is.
     pub fn kind(&self) -> ErrorKind {
         match self {
-            Self::Param(ParamError::NotBuilt { .. }) | Self::Prompt(PromptError::ContentKind { .. }) => {
-                ErrorKind::NotBuilt
+            Self::Grammar(GrammarError::Tokenizer)
+            | Self::Param(ParamError::NotBuilt { .. })
+            | Self::Prompt(PromptError::ContentKind { .. }) => ErrorKind::NotBuilt,
+            Self::Grammar(GrammarError::Stuck { .. }) => ErrorKind::Overloaded,
+            Self::Grammar(_) | Self::Param(_) | Self::Prompt(_) | Self::TokenId { .. } | Self::Pin(_) => {
+                ErrorKind::BadRequest
             }
-            Self::Param(_) | Self::Prompt(_) | Self::TokenId { .. } | Self::Pin(_) => ErrorKind::BadRequest,
             Self::InList { source, .. } => source.kind(),
             Self::Overloaded { .. } => ErrorKind::Overloaded,
             Self::Stopped { .. } => ErrorKind::Unavailable,
@@ -154,6 +161,7 @@ impl Error {
     pub fn field(&self) -> Option<&str> {
         match self {
             Self::Param(error) => Some(error.field()),
+            Self::Grammar(_) => Some("structured_outputs"),
             Self::Prompt(
                 PromptError::Template { .. }
                 | PromptError::ContentKind { .. }

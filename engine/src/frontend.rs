@@ -1,8 +1,10 @@
 //! What is done with a request before the engine sees it: checks, template, tokens, hashes. Runs on the caller's
 //! thread, or on any other than the engine's.
 
+use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use quire_executor::RowSampling;
@@ -12,16 +14,17 @@ use quire_scheduler::{NewSequence, TenantId, Time};
 
 use crate::checked::{CheckedParams, ParamLimits};
 use crate::clock::Clock;
-use crate::params::ParamError;
 use crate::prompt::{ChatPrompt, Prompt};
 use crate::request::{Request, RequestId};
 use crate::seeds::Seeds;
+use crate::structured::{GrammarCompiler, GrammarTicket};
 use crate::text::{ChatTemplate, Detokenizer, TextDecoder};
 use crate::{Error, PromptError, Result};
 
 /// Checks requests and turns them into what the scheduler and the device understand.
 pub(crate) struct Frontend {
     pub(crate) decoder: TextDecoder,
+    pub(crate) grammars: GrammarCompiler,
     pub(crate) template: Option<ChatTemplate>,
     pub(crate) limits: ParamLimits,
     pub(crate) max_model_len: usize,
@@ -39,6 +42,20 @@ pub(crate) struct Prepared {
     pub(crate) sampling: RowSampling,
     pub(crate) sequence: NewSequence,
     pub(crate) detokenizer: Box<dyn Detokenizer>,
+    /// The form of its output, which may be on its way still.
+    pub(crate) grammar: Option<GrammarTicket>,
+}
+
+impl Prepared {
+    /// Waits for the form of its output.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with it.
+    pub(crate) fn with_grammar(self) -> Result<Self> {
+        self.grammar.as_ref().map(GrammarTicket::wait).transpose()?;
+        Ok(self)
+    }
 }
 
 /// A prompt as tokens, and as text where it was given as such.
@@ -67,6 +84,7 @@ impl Frontend {
             self.forbid_words(&mut params)?;
             let token_ids = self.tokenize_within(request.prompt, &params)?.token_ids;
             self.check_length(&token_ids)?;
+            self.grammar(&params)?.map(|grammar| grammar.wait()).transpose()?;
             request.prompt = Prompt::TokenIds(token_ids);
             Ok(request)
         })
@@ -99,6 +117,7 @@ impl Frontend {
         self.forbid_words(&mut params)?;
         let TokenizedPrompt { text, token_ids } = self.tokenize_within(request.prompt, &params)?;
         self.check_length(&token_ids)?;
+        let grammar = self.grammar(&params)?;
         let seed = params.seed().unwrap_or_else(|| self.seeds.draw());
         tracing::debug!(
             target: "quire::engine",
@@ -116,7 +135,7 @@ impl Frontend {
             salt,
         };
         let sampling = params.row_sampling(seed);
-        Ok(Prepared { id: request.id, prompt: text, params, sampling, sequence, detokenizer })
+        Ok(Prepared { id: request.id, prompt: text, params, sampling, sequence, detokenizer, grammar })
     }
 
     /// The end of the prompt, as far as the parameters keep it.
@@ -133,23 +152,21 @@ impl Frontend {
         Ok(prompt)
     }
 
-    /// A word is one token at the beginning of a word, another one within.
+    /// Has the form of the output compiled.
+    fn grammar(&self, params: &CheckedParams) -> Result<Option<GrammarTicket>> {
+        Ok(params.grammar().map(|source| self.grammars.ticket(Arc::clone(source))).transpose()?)
+    }
+
+    /// A word has other tokens at the beginning of a word than within one.
     fn forbid_words(&self, params: &mut CheckedParams) -> Result<()> {
-        let mut forbidden = Vec::new();
+        let mut forbidden = BTreeSet::new();
         for word in params.bad_words() {
             let word = word.trim_start();
-            let num_before = forbidden.len();
             for text in [word.to_owned(), format!(" {word}")] {
-                match self.encode(&text, false)?[..] {
-                    [token_id] => forbidden.push(token_id),
-                    _ if forbidden.len() > num_before => {}
-                    _ => {
-                        let (field, value) = ("bad_words", format!("{word:?}"));
-                        return Err(ParamError::NotBuilt { field, value, rule: "words of one token" }.into());
-                    }
-                }
+                forbidden.insert(self.encode(&text, false)?);
             }
         }
+        forbidden.remove(&[][..]);
         params.forbid(forbidden);
         Ok(())
     }

@@ -26,6 +26,7 @@
 //! | file | what happens |
 //! |---|---|
 //! | `llm.rs`, `async_llm.rs` | takes a [`Request`], hands out its end or its [`RequestStream`] |
+//! | `structured/` | compiles the form that an output is to have, beside all else |
 //! | `frontend.rs` | checks it ([`SamplingParams::check`]), renders, tokenizes, hashes; on the caller's thread |
 //! | `core/inbox.rs` | carries it to the engine's thread, or says [`Error::Overloaded`] |
 //! | `core/step.rs` | schedule, submit, collect, commit: in plain or in overlapped order |
@@ -43,6 +44,7 @@
 //! - Nobody who is gone can hold up the engine, and the engine's end holds up nobody.
 
 mod async_llm;
+mod bad_words;
 pub mod chat;
 mod checked;
 mod client;
@@ -68,6 +70,7 @@ mod report;
 mod request;
 mod seeds;
 mod stats;
+mod structured;
 mod text;
 
 pub use async_llm::AsyncLlm;
@@ -95,3 +98,4 @@ pub use prompt::{ChatMessage, ChatPrompt, ContentPart, MessageContent, Prompt};
 pub use recording::write_recording;
 pub use request::{Request, RequestId};
 pub use stats::EngineStats;
+pub use structured::{Grammar, GrammarCompiler, GrammarError, GrammarState, StructuredOutputs};

@@ -170,8 +170,13 @@ impl Llm {
         Self { engine }
     }
 
-    /// Checks and tokenizes, on several threads where there is much to do.
+    /// Checks, tokenizes and compiles grammars, on several threads where there is much to do.
     fn prepare(&self, requests: Vec<Request>) -> Vec<Result<Prepared>> {
+        let prepared = self.prepare_all(requests).into_iter();
+        prepared.map(|prepared| prepared.and_then(Prepared::with_grammar)).collect()
+    }
+
+    fn prepare_all(&self, requests: Vec<Request>) -> Vec<Result<Prepared>> {
         let prepare_all = |requests: Vec<Request>| -> Vec<Result<Prepared>> {
             requests.into_iter().map(|request| self.engine.frontend.prepare(request)).collect()
         };

@@ -4,6 +4,8 @@ use std::collections::BTreeMap;
 
 use serde::{Deserialize, Serialize};
 
+use crate::structured::StructuredOutputs;
+
 /// Sampling parameters. The names and meanings are those of vLLM; [`check`](Self::check) says what is allowed.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(default)]
@@ -54,14 +56,16 @@ pub struct SamplingParams {
     pub detokenize: bool,
     /// Whether an added token that follows another is set off by a space, where the tokenizer puts spaces between tokens.
     pub spaces_between_special_tokens: bool,
-    /// Words that must not be generated, as the beginning of a word or within one. Words of one token are built.
+    /// Words that must not be generated, as the beginning of a word or within one: of each, with and without a space in
+    /// front, the last token is forbidden where the others have just been generated.
     pub bad_words: Vec<String>,
     /// The only tokens that may be generated, at least one.
     pub allowed_token_ids: Option<Vec<u32>>,
     /// Keeps the last so many tokens of the prompt; -1 as many as the context holds beside a token of output.
     pub truncate_prompt_tokens: Option<i64>,
-    /// The form that the output must have. Not built.
-    pub structured_outputs: Option<serde_json::Value>,
+    /// The form that the output must have. An output that has come to its end ends, whatever `min_tokens` and `ignore_eos`
+    /// say, without a token for it.
+    pub structured_outputs: Option<StructuredOutputs>,
 }
 
 impl Default for SamplingParams {

@@ -157,11 +157,15 @@ fn tickets_are_collected_in_order_and_no_more_than_two_are_open() {
 }
 
 #[test]
-fn masks_are_refused_as_not_built() {
+fn masks_that_no_row_waits_for_are_refused() {
     let mut executor = start(reference::kernels(), &request(16, 20));
     let ticket = executor.submit(StepBatch { step: next_step(), ..StepBatch::default() }).unwrap();
     let error = executor.provide_masks(&ticket, Default::default()).unwrap_err();
-    assert_eq!(error.to_string(), "token masks of gated rows are not built yet");
+    assert_eq!(
+        error.to_string(),
+        format!("step {} got masks, None is the oldest that waits for some", ticket.step)
+    );
+    executor.collect(ticket).unwrap();
 }
 
 #[test]

@@ -4,15 +4,16 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
-use quire_executor::RowSampling;
+use quire_executor::{RowMask, RowSampling};
 use quire_scheduler::{FinishReason as SeqFinish, FinishedSequence, NewSequence, SeqId, Time};
 
-use super::branch::{Branch, EndedBranch, with_text};
+use super::branch::{Branch, EndedBranch, NewBranch, with_text};
 use super::inbox::{RequestKey, WaitingSlot};
 use crate::checked::CheckedParams;
 use crate::clock::ms_between;
 use crate::output::{FinishReason, RequestEvent, RequestMetrics, RequestOutput, TokenLogprobs};
 use crate::request::RequestId;
+use crate::structured::Grammar;
 use crate::text::{Detokenizer, TextDecoder};
 use crate::{Error, EventSender};
 
@@ -86,8 +87,13 @@ impl Requests {
     /// A request gets another sequence, for its next output.
     pub(super) fn branch(&mut self, key: RequestKey, seq: SeqId, detokenizer: Box<dyn Detokenizer>) {
         let Some(request) = self.by_key.get_mut(&key) else { return };
-        let branch =
-            Branch::new(request.num_branched, Arc::clone(&request.params), detokenizer, request.is_streamed);
+        let branch = Branch::new(NewBranch {
+            index: request.num_branched,
+            params: Arc::clone(&request.params),
+            detokenizer,
+            grammar: request.grammar.as_ref().map(Grammar::start),
+            is_streamed: request.is_streamed,
+        });
         request.num_branched += 1;
         request.branches.insert(seq, branch);
         self.by_seq.insert(seq, key);
@@ -130,6 +136,8 @@ pub(super) struct ActiveRequest {
     pub(super) params: Arc<CheckedParams>,
     /// The sequences that are still to be made of its first one.
     unforked: Option<Unforked>,
+    /// The form of its outputs.
+    grammar: Option<Grammar>,
     sampling: RowSampling,
     prompt: Option<String>,
     prompt_token_ids: Vec<u32>,
@@ -172,7 +180,13 @@ impl ActiveRequest {
     fn new(seq: SeqId, new: NewRequest) -> Self {
         let params = Arc::new(new.params);
         let is_streamed = new.sink.wants_deltas();
-        let first = Branch::new(0, Arc::clone(&params), new.detokenizer, is_streamed);
+        let first = Branch::new(NewBranch {
+            index: 0,
+            params: Arc::clone(&params),
+            detokenizer: new.detokenizer,
+            grammar: None,
+            is_streamed,
+        });
         let num_prompt_tokens = new.num_prompt_tokens as usize;
         Self {
             prompt_logprobs: params.prompt_logprobs().map(|_| vec![None; num_prompt_tokens]),
@@ -184,6 +198,7 @@ impl ActiveRequest {
             sink: new.sink,
             params,
             unforked: new.unforked,
+            grammar: None,
             sampling: new.sampling,
             prompt: new.prompt,
             prompt_token_ids: Vec::new(),
@@ -215,7 +230,11 @@ impl ActiveRequest {
         decoder: &TextDecoder,
         now: Time,
     ) -> Option<SeqFinish> {
-        let end = self.branches.get_mut(&seq)?.take_token(token_id, logprobs, decoder, now);
+        let taken = self.branches.get_mut(&seq)?.take_token(token_id, logprobs, decoder, now);
+        let end = taken.unwrap_or_else(|error| {
+            self.fail(error.into());
+            Some(SeqFinish::Error)
+        });
         match &mut self.unforked {
             // It is needed for a moment more: see `fork.rs`.
             Some(unforked) => {
@@ -237,6 +256,35 @@ impl ActiveRequest {
         let Some(entries) = &mut self.prompt_logprobs else { return };
         let places = entries.iter_mut().skip(start as usize + 1);
         places.zip(logprobs).for_each(|(entry, logprobs)| *entry = Some(with_text(logprobs, decoder)));
+    }
+
+    /// Gives its outputs their form, before any has a token.
+    pub(super) fn set_grammar(&mut self, grammar: Grammar) {
+        self.branches.values_mut().for_each(|branch| branch.set_grammar(grammar.start()));
+        self.grammar = Some(grammar);
+    }
+
+    /// Whether what its sequences may choose hangs on their last tokens.
+    pub(super) fn is_gated(&self) -> bool {
+        self.grammar.is_some() || !self.params.bad_sequences().is_empty()
+    }
+
+    /// What a sequence may choose after `output`; `None` is everything.
+    ///
+    /// # Errors
+    ///
+    /// What the request fails at.
+    pub(super) fn mask(&mut self, seq: SeqId, output: &[u32]) -> crate::Result<Option<RowMask>> {
+        let forbidden = self.params.bad_sequences().forbidden_after(output);
+        let grammar = self.branches.get_mut(&seq).and_then(Branch::grammar);
+        Ok(match grammar {
+            Some(grammar) => {
+                let mut mask = grammar.mask(self.params.end_token_ids())?;
+                forbidden.into_iter().for_each(|id| mask.forbid(id));
+                Some(RowMask::Only(mask))
+            }
+            None => (!forbidden.is_empty()).then_some(RowMask::AllBut(forbidden)),
+        })
     }
 
     /// Notes that what serves this request has failed.

@@ -12,13 +12,20 @@ pub(super) struct RowFacts {
     pub(super) sampling: RowSampling,
 }
 
-/// Writes a plan as the difference that the device is told: sequences become rows, blocks become numbers. `facts` is
-/// asked for the sequences that the device does not know.
+/// What a plan is completed with.
+pub(super) struct Facts<F, G> {
+    /// Asked for the sequences that the device does not know.
+    pub(super) of_row: F,
+    /// Whether what a sequence may choose hangs on its last token.
+    pub(super) is_gated: G,
+}
+
+/// Writes a plan as the difference that the device is told: sequences become rows, blocks become numbers.
 pub(super) fn step_batch(
     plan: &StepPlan,
     scheduler: &Scheduler,
     rows: &mut RowSlots,
-    facts: impl Fn(SeqId) -> RowFacts,
+    facts: Facts<impl Fn(SeqId) -> RowFacts, impl Fn(SeqId) -> bool>,
 ) -> StepBatch {
     let mut batch = StepBatch {
         step: plan.step.0,
@@ -36,11 +43,11 @@ pub(super) fn step_batch(
             replaced_blocks: planned.replaced_blocks.iter().map(|new| (new.table_idx, new.block.0)).collect(),
             new_blocks: block_numbers(&planned.new_blocks),
             sample: planned.samples,
-            gated: false,
+            gated: planned.samples && (facts.is_gated)(planned.seq),
         };
         if planned.kind != RowKind::Continuing {
             row.row = rows.assign(planned.seq);
-            let RowFacts { num_prompt_tokens, sampling } = facts(planned.seq);
+            let RowFacts { num_prompt_tokens, sampling } = (facts.of_row)(planned.seq);
             batch.added.push(AddedRow {
                 row: row.row,
                 epoch: row.epoch,
@@ -98,7 +105,8 @@ mod tests {
         let parent = scheduler.add(NewSequence::new(prompt, 9, Time::ZERO)).unwrap();
         let (mut num_replaced, mut num_steps) = (0, 0);
         while let Some(plan) = scheduler.schedule(Time::ZERO).unwrap() {
-            let batch = step_batch(&plan, &scheduler, &mut rows, facts);
+            let batch =
+                step_batch(&plan, &scheduler, &mut rows, Facts { of_row: facts, is_gated: |_| false });
             num_replaced += batch.rows.iter().map(|row| row.replaced_blocks.len()).sum::<usize>();
             let ticket = executor.submit(batch).unwrap();
             let output = executor.collect(ticket).unwrap();

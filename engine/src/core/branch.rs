@@ -8,6 +8,7 @@ use quire_scheduler::{FinishReason as SeqFinish, FinishedSequence, Time};
 use crate::checked::CheckedParams;
 use crate::clock::ms_between;
 use crate::output::{CompletionOutput, Delta, FinishReason, StopReason, TokenLogprob, TokenLogprobs};
+use crate::structured::{GrammarError, GrammarState};
 use crate::text::{Detokenizer, StopStrings, TextDecoder};
 
 /// An output that is being generated. Its tokens lie in the scheduler.
@@ -16,6 +17,8 @@ pub(super) struct Branch {
     pub(super) index: u32,
     params: Arc<CheckedParams>,
     detokenizer: Box<dyn Detokenizer>,
+    /// Where it is in its form.
+    grammar: Option<GrammarState>,
     stop: StopStrings,
     /// Whether pieces are wanted.
     is_streamed: bool,
@@ -35,6 +38,15 @@ pub(super) struct Branch {
     text_is_cut: bool,
 }
 
+/// What an output is made of at its beginning.
+pub(super) struct NewBranch {
+    pub(super) index: u32,
+    pub(super) params: Arc<CheckedParams>,
+    pub(super) detokenizer: Box<dyn Detokenizer>,
+    pub(super) grammar: Option<GrammarState>,
+    pub(super) is_streamed: bool,
+}
+
 /// An output that has ended, and its share of the request's times.
 pub(super) struct EndedBranch {
     pub(super) output: CompletionOutput,
@@ -45,14 +57,11 @@ pub(super) struct EndedBranch {
 }
 
 impl Branch {
-    pub(super) fn new(
-        index: u32,
-        params: Arc<CheckedParams>,
-        detokenizer: Box<dyn Detokenizer>,
-        is_streamed: bool,
-    ) -> Self {
+    pub(super) fn new(new: NewBranch) -> Self {
+        let NewBranch { index, params, detokenizer, grammar, is_streamed } = new;
         Self {
             index,
+            grammar,
             stop: StopStrings::new(params.stop().to_vec(), params.include_stop_str_in_output()),
             logprobs: params.logprobs().map(|_| Vec::new()),
             unsent: empty_delta(index, &params),
@@ -71,14 +80,19 @@ impl Branch {
     }
 
     /// Takes the next token. Says that the output ends with it, if it does. The order of tests: end and stop tokens, then
-    /// stop strings, none of them before `min_tokens`; then the length, of which the scheduler has more to say.
+    /// stop strings, none of them before `min_tokens`; then the end of its form, and the length, of which the scheduler has
+    /// more to say.
+    ///
+    /// # Errors
+    ///
+    /// Where the form does not admit the token.
     pub(super) fn take_token(
         &mut self,
         token_id: u32,
         logprobs: Option<&quire_executor::TokenLogprobs>,
         decoder: &TextDecoder,
         now: Time,
-    ) -> Option<SeqFinish> {
+    ) -> Result<Option<SeqFinish>, GrammarError> {
         self.num_tokens += 1;
         self.last_gap = self.first_token.map(|_| now.since(self.last_token));
         self.first_token.get_or_insert(now);
@@ -90,7 +104,17 @@ impl Branch {
         }
         self.logprobs.iter_mut().zip(logprobs).for_each(|(all, one)| all.push(one));
         let is_full = self.params.max_tokens().is_some_and(|max| self.num_tokens >= max);
-        self.take_ending(token_id).or(is_full.then_some(SeqFinish::Length))
+        Ok(self.take_ending(token_id)?.or(is_full.then_some(SeqFinish::Length)))
+    }
+
+    /// Gives it a form, from the beginning.
+    pub(super) fn set_grammar(&mut self, grammar: GrammarState) {
+        self.grammar = Some(grammar);
+    }
+
+    /// Where it is in its form.
+    pub(super) fn grammar(&mut self) -> Option<&mut GrammarState> {
+        self.grammar.as_mut()
     }
 
     /// Whether its last token was its first.
@@ -136,16 +160,18 @@ impl Branch {
         (delta, EndedBranch { output, first_token: self.first_token, decoding_ms, num_gaps })
     }
 
-    fn take_ending(&mut self, token_id: u32) -> Option<SeqFinish> {
+    fn take_ending(&mut self, token_id: u32) -> Result<Option<SeqFinish>, GrammarError> {
         let may_stop = self.num_tokens >= self.params.min_tokens();
         if may_stop && let Some(reason) = self.params.ends_with(token_id) {
             if self.params.include_stop_str_in_output() {
                 self.take_text(token_id, false);
             }
             self.stop_reason = reason;
-            return Some(SeqFinish::Stop);
+            return Ok(Some(SeqFinish::Stop));
         }
-        self.take_text(token_id, may_stop)
+        let is_complete = self.grammar.as_mut().map_or(Ok(false), |grammar| grammar.take(token_id))?;
+        let stopped = self.take_text(token_id, may_stop);
+        Ok(stopped.or(is_complete.then_some(SeqFinish::Stop)))
     }
 
     /// Takes the text of a token, and says whether a stop string ends it.

@@ -22,6 +22,7 @@ use crate::checked::CheckedParams;
 use crate::clock::Clock;
 use crate::explain::RequestExplanation;
 use crate::frontend::Prepared;
+use crate::structured::GrammarCompiler;
 use crate::text::TextDecoder;
 use crate::{EngineStats, Error, FinishReason, RequestEvent, RequestId, Result};
 
@@ -43,6 +44,7 @@ pub(crate) struct CoreParts {
     pub(crate) executor: Box<dyn Executor>,
     pub(crate) order: StepOrder,
     pub(crate) decoder: TextDecoder,
+    pub(crate) grammars: GrammarCompiler,
     pub(crate) clock: Clock,
     pub(crate) max_num_waiting: usize,
 }
@@ -61,6 +63,9 @@ pub(crate) struct EngineCore {
     pub(super) decoder: TextDecoder,
     pub(super) clock: Clock,
     pub(super) status: Status,
+    pub(super) grammars: GrammarCompiler,
+    /// Requests whose grammars have not been told of.
+    pub(super) num_awaited_grammars: usize,
     order: StepOrder,
     commands: mpsc::Receiver<Command>,
     stats: EngineStats,
@@ -71,7 +76,7 @@ pub(crate) struct EngineCore {
 impl EngineCore {
     /// The engine, its inbox, and its numbers.
     pub(crate) fn new(parts: CoreParts) -> (Self, Inbox, SharedStats) {
-        let CoreParts { mut scheduler, executor, order, decoder, clock, max_num_waiting } = parts;
+        let CoreParts { mut scheduler, executor, order, decoder, grammars, clock, max_num_waiting } = parts;
         let (inbox, commands) = Inbox::channel(max_num_waiting);
         let shared_stats = SharedStats::default();
         let log_filter = LogFilter::default();
@@ -88,6 +93,8 @@ impl EngineCore {
             decoder,
             clock,
             status: inbox.status().clone(),
+            grammars,
+            num_awaited_grammars: 0,
             order,
             commands,
             stats: EngineStats::default(),
@@ -145,11 +152,15 @@ impl EngineCore {
     /// Does what it is told; waits for a command where there is nothing to do. False is the end.
     fn take_commands(&mut self) -> bool {
         loop {
+            self.expire_grammars();
             let is_idle = !self.scheduler.view().has_work() && self.open.is_empty();
             let command = match is_idle {
                 true => {
                     self.throughput.pause();
-                    self.commands.recv().ok()
+                    match self.commands.recv_timeout(self.patience()) {
+                        Err(mpsc::RecvTimeoutError::Timeout) => continue,
+                        command => command.ok(),
+                    }
                 }
                 false => match self.commands.try_recv() {
                     Ok(command) => Some(command),
@@ -159,6 +170,7 @@ impl EngineCore {
             };
             match command {
                 Some(Command::Submit(submission)) => self.add(*submission),
+                Some(Command::Grammar(key, outcome)) => self.take_grammar(key, outcome),
                 Some(Command::Abort(key)) => self.abort(key),
                 // Whoever holds the engine wants what follows to be seen at once; dropping the other end lets it go on.
                 Some(Command::Hold(held)) => drop(held.recv()),
@@ -184,6 +196,8 @@ impl EngineCore {
         let num_prompt_tokens = prepared.sequence.prompt.len() as u32;
         let arrival = prepared.sequence.arrival;
         let unforked = unforked(&prepared);
+        let awaits_grammar = prepared.grammar.is_some();
+        self.num_awaited_grammars += usize::from(awaits_grammar);
         match self.scheduler.add(prepared.sequence) {
             Ok(seq) => {
                 tracing::debug!(target: "quire::engine", request_id = %prepared.id, seq_id = seq.0, "waiting");
@@ -202,6 +216,9 @@ impl EngineCore {
                     unforked,
                 };
                 self.requests.insert(seq, request);
+                if awaits_grammar {
+                    self.await_grammar(seq);
+                }
             }
             Err(error) => sink.send(RequestEvent::Failed(quire_scheduler::Error::from(error).into())),
         }

@@ -11,6 +11,7 @@ use tokio::sync::oneshot;
 use super::active::EventSink;
 use crate::explain::RequestExplanation;
 use crate::frontend::Prepared;
+use crate::structured::{Grammar, GrammarError};
 use crate::{Error, RequestId, Result};
 
 /// A request inside the engine. Clients' names may be equal; these never are.
@@ -20,6 +21,8 @@ pub(crate) struct RequestKey(u64);
 /// What the engine's thread is told.
 pub(super) enum Command {
     Submit(Box<Submission>),
+    /// What became of the grammar of a request that was submitted before.
+    Grammar(RequestKey, Result<Grammar, GrammarError>),
     Abort(RequestKey),
     ResetPrefixCache,
     /// Why the requests of that name do not run.
@@ -144,7 +147,12 @@ impl Inbox {
         prepared: Prepared,
         sink: Box<dyn EventSink>,
     ) {
+        let grammar = prepared.grammar.clone();
         let _ = self.commands.send(Command::Submit(Box::new(Submission { key, prepared, sink, waiting })));
+        if let Some(grammar) = grammar {
+            let commands = self.commands.clone();
+            grammar.when_done(move |outcome| drop(commands.send(Command::Grammar(key, outcome))));
+        }
     }
 
     /// Makes the engine wait, once it gets there, until the result is dropped: what is submitted meanwhile is seen at once,

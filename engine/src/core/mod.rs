@@ -11,6 +11,8 @@ mod batch;
 mod branch;
 mod engine_core;
 mod fork;
+mod gate;
+mod grammars;
 mod inbox;
 mod rates;
 mod recovery;

@@ -7,6 +7,7 @@ use quire_scheduler::{
 };
 
 use super::active::{ActiveRequest, Requests};
+use super::gate::GatedRow;
 use crate::frontend::guarded;
 use crate::text::TextDecoder;
 use crate::{Error, Result};
@@ -16,6 +17,8 @@ pub(super) struct OpenStep {
     pub(super) step: StepId,
     pub(super) ticket: Ticket,
     pub(super) rows: Vec<OpenRow>,
+    /// Those whose choice waits for masks that have not been made.
+    pub(super) gated: Vec<GatedRow>,
 }
 
 /// What must be remembered of a row to understand its results.
@@ -27,14 +30,14 @@ pub(super) struct OpenRow {
 }
 
 impl OpenStep {
-    pub(super) fn new(plan: &StepPlan, ticket: Ticket) -> Self {
+    pub(super) fn new(plan: &StepPlan, ticket: Ticket, gated: Vec<GatedRow>) -> Self {
         let row = |row: &quire_scheduler::PlannedRow| OpenRow {
             seq: row.seq,
             epoch: row.epoch,
             start: row.start,
             samples: row.samples,
         };
-        Self { step: plan.step, ticket, rows: plan.rows.iter().map(row).collect() }
+        Self { step: plan.step, ticket, rows: plan.rows.iter().map(row).collect(), gated }
     }
 }
 

@@ -4,8 +4,10 @@ use std::time::Duration;
 
 use quire_scheduler::{FinishReason as SeqFinish, RowKind, StepPlan};
 
-use super::batch::{RowFacts, step_batch};
+use super::active::ActiveRequest;
+use super::batch::{Facts, RowFacts, step_batch};
 use super::engine_core::EngineCore;
+use super::gate::GatedRow;
 use super::results::{CollectedStep, OpenStep};
 use crate::{Error, Result};
 
@@ -47,16 +49,19 @@ impl EngineCore {
             let num_prompt_tokens = request.num_prompt_tokens;
             RowFacts { num_prompt_tokens, sampling: request.sampling(seq) }
         };
+        let is_gated = |seq| self.requests.get(seq).is_some_and(ActiveRequest::is_gated);
+        let facts = Facts { of_row: facts, is_gated };
         let batch = step_batch(plan, self.scheduler.view(), &mut self.rows, facts);
+        let gated = GatedRow::of(plan, &batch);
         let ticket = self.executor.submit(batch)?;
         self.note_step(plan);
-        self.open.push_back(OpenStep::new(plan, ticket));
+        self.open.push_back(OpenStep::new(plan, ticket, gated));
         self.rates.note_submitted(plan);
-        Ok(())
+        self.provide_masks()
     }
 
     fn collect(&mut self) -> Result<CollectedStep> {
-        let OpenStep { step, ticket, rows } =
+        let OpenStep { step, ticket, rows, .. } =
             self.open.pop_front().expect("collect is called with a step open");
         let output = self.executor.collect(ticket)?;
         self.note_device(output.device_time_us, output.device_idle_us);
@@ -78,6 +83,8 @@ impl EngineCore {
             report.finished.extend(self.fork(seq));
         }
         self.finish(report.finished, now);
+        // The device may wait for them.
+        self.provide_masks()?;
         for seq in collected.seqs() {
             self.emit(seq);
         }

@@ -12,6 +12,8 @@ use quire_scheduler::{Fcfs, SchedulerPolicy};
 
 pub(crate) const EOS: u32 = TinyTokenizer::EOS;
 pub(crate) const VOCAB_SIZE: usize = 300;
+/// The first id that the tokenizer of bytes leaves free.
+pub(crate) const FIRST_LONGER: u32 = 267;
 
 pub(crate) struct Rig {
     pub(crate) llm: Llm,
@@ -24,6 +26,7 @@ pub(crate) struct RigSpec {
     pub(crate) capacity: DeviceCapacity,
     pub(crate) eos: EosTokens,
     pub(crate) chat_template: Option<String>,
+    pub(crate) tokenizer: Tokenizer,
     pub(crate) policy: Box<dyn SchedulerPolicy>,
 }
 
@@ -45,6 +48,7 @@ impl RigSpec {
             capacity,
             eos: EosTokens { silent: [EOS].into(), ..EosTokens::default() },
             chat_template: Some(TinyTokenizer::CHAT_TEMPLATE.to_owned()),
+            tokenizer: tokenizer(),
             policy: Box::new(Fcfs),
         }
     }
@@ -61,7 +65,7 @@ impl RigSpec {
         let parts = EngineParts {
             config: EngineConfig::resolve(self.options, facts).unwrap(),
             architecture: "Scripted".to_owned(),
-            tokenizer: Some(tokenizer()),
+            tokenizer: Some(self.tokenizer),
             chat_template: self.chat_template,
             eos: self.eos,
             default_params: SamplingParams::default(),
@@ -143,9 +147,23 @@ pub(crate) fn drain(mut stream: quire_engine::RequestStream) -> (Vec<String>, Re
 }
 
 pub(crate) fn tokenizer() -> Tokenizer {
+    tokenizer_with(&[])
+}
+
+/// The tokenizer of bytes with a few longer tokens at the end.
+pub(crate) fn tokenizer_with(longer: &[&str]) -> Tokenizer {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("tokenizer.json");
-    std::fs::write(&path, TinyTokenizer::json().to_string()).unwrap();
+    let mut json = TinyTokenizer::json();
+    let added = json["added_tokens"].as_array_mut().unwrap();
+    assert_eq!(TinyTokenizer::tokens().len(), FIRST_LONGER as usize);
+    for (token, id) in longer.iter().zip(FIRST_LONGER..) {
+        added.push(serde_json::json!({
+            "id": id, "content": token, "single_word": false, "lstrip": false, "rstrip": false,
+            "normalized": false, "special": false,
+        }));
+    }
+    std::fs::write(&path, json.to_string()).unwrap();
     std::fs::write(folder.path().join("tokenizer_config.json"), TinyTokenizer::config_json().to_string())
         .unwrap();
     Tokenizer::open(&path).unwrap()

@@ -5,6 +5,7 @@ mod chat;
 mod check;
 mod config_file;
 mod engine;
+mod form;
 mod generate;
 pub(crate) mod input;
 mod inspect;

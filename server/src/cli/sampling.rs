@@ -3,6 +3,8 @@ use quire_engine::{ParamLimits, SamplingParams};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::form::FormFlags;
+
 /// Sampling parameters as flags. What is not given is left to the model's `generation_config.json`, then to the
 /// defaults of vLLM.
 #[derive(Args, Clone, Debug, Default, Serialize)]
@@ -13,6 +15,9 @@ pub(crate) struct SamplingFlags {
     #[command(flatten)]
     #[serde(flatten)]
     draw: DrawFlags,
+    #[command(flatten)]
+    #[serde(rename = "structured_outputs")]
+    form: FormFlags,
 }
 
 /// When an output ends.
@@ -168,6 +173,27 @@ mod tests {
             ..defaults
         };
         assert_eq!(params, expected);
+    }
+
+    #[test]
+    fn one_form_is_a_parameter_like_others() {
+        let file = tempfile::NamedTempFile::new().expect("a file");
+        std::fs::write(file.path(), "{\"type\": \"null\"}").expect("its contents");
+        let path = file.path().display();
+        for (line, given) in [
+            (format!("--json-schema {path}"), serde_json::json!({"json": "{\"type\": \"null\"}"})),
+            (format!("--grammar {path}"), serde_json::json!({"grammar": "{\"type\": \"null\"}"})),
+            ("--regex a+".to_owned(), serde_json::json!({"regex": "a+"})),
+            ("--choice a --choice b".to_owned(), serde_json::json!({"choice": ["a", "b"]})),
+        ] {
+            let params = parse(&line).expect("a flag").over(&SamplingParams::default()).expect("a parameter");
+            assert_eq!(params.structured_outputs, serde_json::from_value(given).expect("a form"), "{line}");
+        }
+        let none = parse("").expect("no flags").over(&SamplingParams::default()).expect("defaults");
+        assert_eq!(none.structured_outputs, None);
+        assert!(parse("--regex a --choice b").is_err());
+        let error = parse("--json-schema /no/such/file").expect_err("no file").to_string();
+        assert!(error.contains("--json-schema") && error.contains("No such file"), "{error}");
     }
 
     #[test]

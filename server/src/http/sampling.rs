@@ -110,6 +110,8 @@ fn of_response_format(format: &Value) -> Result<Option<Value>, ApiError> {
 
 #[cfg(test)]
 mod tests {
+    use quire_engine::StructuredOutputs;
+
     use super::*;
 
     fn body(json: &str) -> Body {
@@ -158,7 +160,7 @@ mod tests {
         ];
         for format in formats {
             let params = chat(&format.to_string()).expect("a form");
-            assert_eq!(params.structured_outputs, Some(json!({"json": schema})), "{format}");
+            assert_eq!(params.structured_outputs, Some(StructuredOutputs::json(schema.clone())), "{format}");
         }
         let both = r#"{"guided_regex": "a", "guided_choice": ["b"]}"#;
         assert_eq!(chat(both).expect_err("two forms").param.as_deref(), Some("guided_choice"));

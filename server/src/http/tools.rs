@@ -3,8 +3,7 @@
 use quire_engine::chat::{
     ChatParserOptions, ReasoningFormat, Tool, ToolChoice, ToolError, ToolFormat, ToolParsing,
 };
-use quire_engine::{ChatPrompt, SamplingParams};
-use serde_json::{Value, json};
+use quire_engine::{ChatPrompt, SamplingParams, StructuredOutputs};
 
 use super::body::Body;
 use super::error::ApiError;
@@ -52,7 +51,7 @@ impl Reading {
                 let message = "tool_choice and a form for the output exclude each other";
                 return Err(ApiError::bad_field("tool_choice", message));
             }
-            params.structured_outputs = Some(json!({ "json": schema }));
+            params.structured_outputs = Some(StructuredOutputs::json(schema));
         }
         if let Some(given) = given.filter(|_| !tools.is_empty() && choice != ToolChoice::None) {
             chat.template_variables.insert("tools".to_owned(), given);
@@ -94,6 +93,8 @@ fn refuse(error: ToolError) -> ApiError {
 
 #[cfg(test)]
 mod tests {
+    use serde_json::{Value, json};
+
     use super::*;
 
     fn take(body: Value, settings: ReadingSettings) -> Result<(ChatPrompt, SamplingParams), ApiError> {

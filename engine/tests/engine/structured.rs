@@ -1,0 +1,198 @@
+//! Output of a given form, on a device that follows a script where the form lets it.
+
+use std::time::{Duration, Instant};
+
+use quire_engine::{ErrorKind, FinishReason, RequestOutput, SamplingParams, StructuredOutputs};
+use serde_json::{Value, json};
+
+use crate::rig::{EOS, Rig, RigSpec, byte_tokens, noise};
+
+fn form(given: Value) -> Option<StructuredOutputs> {
+    Some(serde_json::from_value(given).unwrap())
+}
+
+fn params(given: Value, max_tokens: u64) -> SamplingParams {
+    SamplingParams { structured_outputs: form(given), ..SamplingParams::greedy(max_tokens) }
+}
+
+fn point() -> Value {
+    json!({"json": {
+        "type": "object",
+        "properties": {"x": {"type": "integer"}, "y": {"type": "array", "items": {"type": "boolean"}}},
+        "required": ["x", "y"],
+        "additionalProperties": false,
+    }})
+}
+
+fn both_loops(num_blocks: usize, script: fn(&[u32], usize) -> u32) -> [Rig; 2] {
+    let spec = || RigSpec::with_pool(num_blocks, 4);
+    [spec(), spec().plain()].map(|spec| spec.start(script))
+}
+
+fn ended(output: &RequestOutput) -> (&str, FinishReason) {
+    (&output.outputs[0].text, output.outputs[0].finish_reason)
+}
+
+/// The model prefers a line break, and what comes after it in the table of bytes, to anything else.
+#[test]
+fn br_46_white_space_comes_to_an_end() {
+    for rig in both_loops(64, |_, _| byte_tokens("\n")[0]) {
+        let schema = json!({"json": {
+            "type": "object",
+            "properties": {"a": {"type": "integer"}},
+            "required": ["a"],
+            "additionalProperties": false,
+        }});
+        let output = rig.generate(params(schema.clone(), 64));
+        let (text, reason) = ended(&output);
+        assert_eq!(reason, FinishReason::Stop);
+        assert!(serde_json::from_str::<Value>(text).unwrap()["a"].is_number(), "{text:?}");
+        assert!(text.contains('\n'), "{text:?}");
+
+        let cut = rig.generate(params(schema, 5));
+        assert_eq!(ended(&cut).1, FinishReason::Length);
+        rig.check_alive();
+    }
+}
+
+#[test]
+fn br_46_what_cannot_be_compiled_is_refused_within_a_second() {
+    let rig = RigSpec::default().start(|_, _| 50);
+    let mut deep = json!({"type": "null"});
+    (0..100).for_each(|_| deep = json!({"type": "array", "items": deep}));
+    let long: Vec<String> = (0..100_000).map(|i| format!("value number {i}")).collect();
+    let chain: serde_json::Map<String, Value> = (0..4000)
+        .map(|i| (format!("d{i}"), json!({"allOf": [{"$ref": format!("#/$defs/d{}", i + 1)}]})))
+        .collect();
+    let wide: Vec<Value> =
+        (0..2000).map(|i| json!({"properties": {format!("p{i}"): {"type": "null"}}})).collect();
+    for (given, must_fail) in [
+        (json!({"json": {"type": 5}}), true),
+        (json!({"json": {"$ref": "#/$defs/none"}}), true),
+        (json!({"json": {"$ref": "https://example.invalid/schema"}}), true),
+        (json!({"json": {"$ref": "#"}}), false),
+        (json!({"json": {"allOf": [{"$ref": "#"}]}}), false),
+        (json!({"json": {"anyOf": [{"$ref": "#"}, {"$ref": "#/anyOf/1"}]}}), false),
+        (
+            json!({"json": {"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}}),
+            false,
+        ),
+        (json!({"json": {"$ref": "#/$defs/d0", "$defs": chain}}), false),
+        (json!({"json": {"enum": long}}), true),
+        (json!({"json": " ".repeat(1 << 20)}), true),
+        (json!({"json": deep}), false),
+        (json!({"json": {"allOf": wide}}), false),
+        (json!({"json": "[".repeat(100_000)}), true),
+        (json!({"regex": "("}), true),
+        (json!({"regex": "(a|a)*".repeat(2000)}), false),
+        (json!({"regex": "((((((((((a{99}){99}){99}){99}){99}){99}){99}){99}){99}){99})"}), false),
+        (json!({"regex": format!(".*a.{{{}}}", 5000)}), false),
+        (json!({"regex": "(".repeat(4000)}), true),
+        (json!({"grammar": format!("start: {}", "(".repeat(4000))}), true),
+        (json!({"grammar": "start: start"}), true),
+        (json!({"grammar": "start: \"a\" start | start \"b\" | start start | \"\""}), false),
+        (
+            json!({"grammar": (0..4000).fold("start: r0\n".to_owned(), |text, i| format!("{text}r{i}: r{}\n", i + 1))}),
+            true,
+        ),
+        (json!({"choice": (0..20_000).map(|i| format!("choice {i}")).collect::<Vec<_>>()}), false),
+    ] {
+        let shown: String = given.to_string().chars().take(60).collect();
+        let started = Instant::now();
+        let outcome = rig.llm.generate(["x"], &params(given, 4));
+        let took = started.elapsed();
+        println!("{shown}: {took:?} {:?}", outcome.as_ref().map(|outputs| &outputs[0].outputs[0].text));
+        if let Err(error) = &outcome {
+            let cause = std::error::Error::source(error).map(ToString::to_string).unwrap_or_default();
+            assert_eq!(
+                (error.kind(), error.field()),
+                (ErrorKind::BadRequest, Some("structured_outputs")),
+                "{cause}"
+            );
+            assert!(cause.starts_with("structured_outputs.") && cause.len() < 600, "{shown}: {cause}");
+        }
+        assert!(outcome.is_err() || !must_fail, "{shown} is refused");
+        // What is given up is given up after 0.9 s; the machine may be busy with other tests.
+        assert!(took < Duration::from_millis(1500), "{shown} took {took:?}");
+        rig.check_alive();
+    }
+}
+
+#[test]
+fn the_form_holds_beside_others_after_preemptions_and_in_every_output() {
+    let mut seen: Vec<Vec<String>> = Vec::new();
+    for rig in both_loops(24, noise) {
+        let requests = (0..6u32).map(|i| {
+            let params = SamplingParams {
+                n: 1 + i % 2,
+                temperature: 1.0,
+                seed: Some(i.into()),
+                logprobs: Some(2),
+                structured_outputs: if i == 3 { None } else { form(point()) },
+                max_tokens: Some(40),
+                ..SamplingParams::default()
+            };
+            (vec![50 + i; 5], params)
+        });
+        let outputs = rig.llm.generate_with(requests).unwrap();
+        let mut texts = Vec::new();
+        for (i, output) in outputs.iter().enumerate() {
+            for one in &output.outputs {
+                texts.push(one.text.clone());
+                assert_eq!(one.logprobs.as_ref().map(Vec::len), Some(one.token_ids.len()));
+                if i != 3 && one.finish_reason == FinishReason::Stop {
+                    let value: Value = serde_json::from_str(&one.text).unwrap();
+                    assert!(value["x"].is_number() && value["y"].is_array(), "{value}");
+                }
+            }
+        }
+        assert!(outputs.iter().any(|output| output.metrics.num_preemptions > 0), "the pool is too large");
+        seen.push(texts);
+        rig.check_alive();
+        rig.check_idle();
+    }
+    assert_eq!(seen[0], seen[1], "both loops");
+}
+
+#[test]
+fn a_form_that_is_complete_ends_the_output() {
+    for rig in both_loops(64, |_, _| EOS) {
+        let yes_or_no = json!({"choice": ["yes", "no"]});
+        let ends = |edit: fn(&mut SamplingParams)| {
+            let mut params = params(yes_or_no.clone(), 20);
+            edit(&mut params);
+            let output = rig.generate(params).outputs.remove(0);
+            (output.text, output.finish_reason, output.stop_reason)
+        };
+        let no = ("no".to_owned(), FinishReason::Stop, None);
+        assert_eq!(ends(|_| ()), no);
+        assert_eq!(ends(|params| params.min_tokens = 10), no, "there is nothing more to say");
+        assert_eq!(ends(|params| params.ignore_eos = true), no);
+        let stopped = ends(|params| params.stop = vec!["o".to_owned()]);
+        assert_eq!((stopped.0.as_str(), stopped.1), ("n", FinishReason::Stop));
+
+        let digits = |edit: fn(&mut SamplingParams)| {
+            let mut params = params(json!({"regex": "[0-9]+"}), 9);
+            edit(&mut params);
+            let output = rig.generate(params).outputs.remove(0);
+            (output.token_ids.len(), output.finish_reason)
+        };
+        assert_eq!(digits(|_| ()), (2, FinishReason::Stop), "a digit, then the end");
+        assert_eq!(digits(|params| params.min_tokens = 5), (6, FinishReason::Stop));
+        assert_eq!(digits(|params| params.ignore_eos = true), (9, FinishReason::Length));
+        rig.check_alive();
+    }
+}
+
+#[test]
+fn words_may_be_forbidden_within_a_form() {
+    for rig in both_loops(64, |_, _| EOS) {
+        let mut params = params(json!({"choice": ["yes", "nay", "no"]}), 20);
+        params.bad_words = vec!["na".to_owned(), "no".to_owned()];
+        let error = rig.llm.generate(["x"], &params).unwrap_err();
+        assert_eq!(error.kind(), ErrorKind::Internal, "neither may follow the n: {error:?}");
+        params.bad_words = vec!["na".to_owned()];
+        assert_eq!(rig.generate(params).outputs[0].text, "no");
+        rig.check_alive();
+    }
+}
