@@ -21,8 +21,8 @@
 //! use std::sync::Arc;
 //!
 //! use quire_executor::{
-//!     AddedRow, Executor, LocalExecutor, MaxModelLen, MemoryPlan, MemoryRequest, ModelSizes, PlannedRow, PoolSize,
-//!     RowId, RowSampling, StepBatch, WorkerConfig, process_resident_bytes,
+//!     AddedRow, Executor, LocalExecutor, LogprobsMode, MaxModelLen, MemoryPlan, MemoryRequest, ModelSizes, PlannedRow,
+//!     PoolSize, RowId, RowSampling, StepBatch, WorkerConfig, process_resident_bytes,
 //! };
 //! use quire_kernels::DType;
 //! use quire_models::{Architecture, Checkpoint, Llama, LoadOptions, Loader, testing::TinyModel};
@@ -44,6 +44,7 @@
 //!     swap_bytes: 0,
 //!     kv_dtype: DType::F32,
 //!     max_logprobs: 5,
+//!     logprobs_mode: LogprobsMode::default(),
 //!     enforce_eager: false,
 //!     graph_bytes: None,
 //! })?;
@@ -97,6 +98,7 @@ mod error;
 mod executor;
 mod graphs;
 mod local;
+mod logprobs_mode;
 mod mask;
 mod mask_channel;
 mod memory;
@@ -113,6 +115,7 @@ pub use error::{BatchError, ExecutorError};
 pub use executor::{DeviceCapacity, Executor, Ticket};
 pub use graphs::GraphSizes;
 pub use local::LocalExecutor;
+pub use logprobs_mode::LogprobsMode;
 pub use mask::{RowMask, TokenMask, TokenMasks};
 pub use memory::{
     MaxModelLen, MeasuredMemory, MemoryAdvice, MemoryError, MemoryPlan, MemoryProbe, MemoryReport,

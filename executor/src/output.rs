@@ -52,7 +52,8 @@ pub enum RowFault {
     },
 }
 
-/// The log-probability of a token, and those of the best ones at its place, under the model's raw logits.
+/// The log-probability of a token, and those of the best ones at its place; of which logits, and whether they are the
+/// logits themselves, is said by [`LogprobsMode`](crate::LogprobsMode).
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct TokenLogprobs {
     /// The token.

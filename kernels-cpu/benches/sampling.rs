@@ -1,7 +1,9 @@
 //! One row of logits over the vocabularies of SmolLM2 and Qwen2.5.
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
-use quire_kernels::{DType, Kernels, LogprobsOut, Result, SamplingRows, SamplingState, StepCtx, Tensor};
+use quire_kernels::{
+    DType, Kernels, LogprobsOut, Result, SamplingRows, SamplingState, StepCtx, Tensor, TokenValues,
+};
 use quire_kernels_cpu::{CpuConfig, kernels};
 
 /// Parameters of the row.
@@ -15,11 +17,12 @@ struct Parameters {
 
 const PLAIN: Parameters = Parameters { temperature: 0.8, top_k: 0, top_p: 1.0, min_p: 0.0 };
 
-const CASES: [(&str, Parameters); 5] = [
+const CASES: [(&str, Parameters); 6] = [
     ("greedy", Parameters { temperature: 0.0, ..PLAIN }),
     ("temperature", PLAIN),
     ("top_p", Parameters { top_p: 0.9, ..PLAIN }),
     ("top_k", Parameters { top_k: 50, ..PLAIN }),
+    ("top_k_top_p", Parameters { top_k: 50, top_p: 0.9, ..PLAIN }),
     ("min_p", Parameters { min_p: 0.05, ..PLAIN }),
 ];
 
@@ -87,7 +90,8 @@ fn logprobs(c: &mut Criterion, mut bench: Bench) {
     for num_top in [0, 20] {
         let tensor = |dtype| bench.kernels.upload(dtype, &[1, 1 + num_top], &vec![0u32; 1 + num_top]);
         let (token_ids, logprobs) = (tensor(DType::I32).expect("ids"), tensor(DType::F32).expect("values"));
-        let out = LogprobsOut { token_ids: &token_ids, logprobs: &logprobs, ranks: &bench.out };
+        let values = TokenValues::Logprobs;
+        let out = LogprobsOut { values, token_ids: &token_ids, logprobs: &logprobs, ranks: &bench.out };
         c.bench_function(&format!("logprobs/{num_top}/{vocab_size}"), |b| {
             b.iter(|| {
                 let sampling = bench.kernels.sampling();

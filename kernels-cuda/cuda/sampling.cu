@@ -10,6 +10,9 @@
 //   With one: the k-th best group is a bound that k tokens reach, so only groups that reach it are read again; what
 //   is left is sorted, cut and drawn from. Where too many tokens reach the bound, histograms over the row do it.
 //
+// sample_filter, in place of sample_pick: the logits of the tokens that it would draw from, divided by the temperature, and
+//   -inf for the others. Greedy rows and padding stay as they are. `out` is not touched.
+//
 // logits: [rows, vocab_size] f32, row stride in elements; slots, positions, out: [rows] i32; temperature, top_p,
 // min_p: [slots] f32; top_k: [slots] i32; keys: [slots, 3] u32. Scratch: segments, winners: [rows, segments] u64;
 // group_keys [rows, segments * 64] u32, group_sums the same f32. A slot of -1 is padding: 0. A row that holds no
@@ -139,7 +142,14 @@ struct Picker {
         return (__logf((float)row.vocab_size) - __logf(left_out) + 1.0f) * parameters.temperature;
     }
 
-    __device__ uint32_t pick() {
+    // A bound on keys that no token below can be among those that stay, and what a top-p is measured against, where it is
+    // known: 0 is what top-k keeps.
+    struct Bound {
+        uint32_t low, lowest;
+        u64 mass;
+    };
+
+    __device__ __forceinline__ Bound bound() {
         uint32_t low = KEY_OF_NOTHING + 1;
         if (parameters.has_min_p()) {
             low = MinP{row.best, parameters.temperature, log((double)fminf(parameters.min_p, 1.0f))}.lowest_key();
@@ -158,9 +168,26 @@ struct Picker {
             const double target = (double)share(mass) / (double)FIXED_ONE * (double)unit * 1.00001 + 1.0;
             low = bound_by_groups(groups, (uint32_t)fmin(target, 3e9), weigh, shared, turn);
         }
-        if (gather(groups, row, low, shared)) return pick_among_candidates(mass);
+        return {low, lowest, mass};
+    }
+
+    __device__ uint32_t pick() {
+        const Bound bound = this->bound();
+        if (gather(groups, row, bound.low, shared)) return pick_among_candidates(bound.mass);
         __syncthreads();
-        return pick_from_row(lowest, mass);
+        return draw(cut_of_row(bound.lowest, bound.mass));
+    }
+
+    // What stays, as a cut.
+    __device__ Cut cut() {
+        const Bound bound = this->bound();
+        if (gather(groups, row, bound.low, shared)) {
+            sort_candidates(shared);
+            const u64 last = shared.candidates[cut_by_block(bound.mass) - 1];
+            return {key_in(last), token_in(last)};
+        }
+        __syncthreads();
+        return cut_of_row(bound.lowest, bound.mass);
     }
 
     // The candidates hold all that min-p and top-k keep, or enough for top-p.
@@ -237,7 +264,7 @@ struct Picker {
     }
 
     // Too many tokens to sort.
-    __device__ uint32_t pick_from_row(uint32_t low, u64 mass) {
+    __device__ Cut cut_of_row(uint32_t low, u64 mass) {
         Cut cut{low, NO_TOKEN};
         if (parameters.has_top_k(row.vocab_size)) {
             cut = cut_by_histogram<false>(row, low, parameters.top_k, false, shared, turn);
@@ -250,7 +277,7 @@ struct Picker {
                 cut = cut_by_histogram<true>(row, cut.key, target, true, shared, turn);
             }
         }
-        return draw(cut);
+        return cut;
     }
 
     // Draws from the tokens of a cut, by a score in f32 first.
@@ -370,4 +397,33 @@ extern "C" __global__ void __launch_bounds__(PICK_THREADS, 2) sample_pick(const 
         token = Picker{row, logits, groups, key, shared, 0}.pick();
     }
     if (threadIdx.x == 0) *out = token;
+}
+
+extern "C" __global__ void __launch_bounds__(PICK_THREADS, 2) sample_filter(const __grid_constant__ SampleParams p) {
+    __shared__ SelectShared shared;
+    let_next_start();
+    wait_for_previous();
+    const int row_idx = blockIdx.x;
+    const int slot = reinterpret_cast<const int*>(p.slots)[row_idx];
+    if (slot < 0) return;
+    const Row row = row_at(p, slot);
+    const u64* segments = reinterpret_cast<const u64*>(p.segments) + (int64_t)row_idx * p.num_segments;
+    const uint32_t best_key = key_in(best_of_row(segments, p.num_segments));
+    if (row.is_greedy()) return;
+    float* logits = reinterpret_cast<float*>(p.logits) + row_idx * p.logits_stride;
+    Cut cut{KEY_OF_NOTHING + 1, NO_TOKEN};
+    if (best_key > KEY_OF_NOTHING && row.has_filter(p.vocab_size)) {
+        const uint32_t num_groups = p.num_segments * GROUPS;
+        const int64_t first_group = (int64_t)row_idx * num_groups;
+        GroupsOfRow groups{reinterpret_cast<const uint32_t*>(p.group_keys) + first_group,
+                           reinterpret_cast<const float*>(p.group_sums) + first_group, num_groups};
+        groups.load();
+        const LogitsRow whole{logits, p.vocab_size, of_key(best_key), inverse(row.temperature, LOG2_E)};
+        cut = Picker{row, whole, groups, DrawKey{}, shared, 0}.cut();
+        __syncthreads();  // all threads have read the row
+    }
+    for (uint32_t token = threadIdx.x; token < p.vocab_size; token += PICK_THREADS) {
+        const float logit = number(logits[token]);
+        logits[token] = cut.keeps(key_of(logit), token) ? logit / row.temperature : -INFINITY;
+    }
 }

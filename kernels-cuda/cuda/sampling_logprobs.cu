@@ -5,7 +5,7 @@
 // logprobs_pick: grid = rows, 512 threads. The row's mass, its best tokens, and what is written.
 //
 // logits: [rows, vocab_size] f32; chosen: [rows] i32, -1: none; token_ids, logprobs: [rows, 1 + num_top] i32 and f32 with
-// row strides; ranks: [rows] i32. num_top is at most MAX_CANDIDATES and vocab_size. Scratch: segments [rows, segments]
+// row strides (logits in place of log-probabilities where wants_logits is not 0); ranks: [rows] i32. num_top is at most MAX_CANDIDATES and vocab_size. Scratch: segments [rows, segments]
 // u64, at_least the same u32; group_keys [rows, segments * 64] u32, group_sums the same f32.
 
 // hot: logprobs_scan
@@ -17,7 +17,7 @@ struct LogprobsParams {
     u64 logits, chosen, token_ids, logprobs, ranks;
     u64 segments, at_least, group_keys, group_sums;
     int64_t logits_stride, token_ids_stride, logprobs_stride;
-    uint32_t vocab_size, num_segments, num_top, unused;
+    uint32_t vocab_size, num_segments, num_top, wants_logits;
 };
 
 __device__ __forceinline__ bool is_token(int token, uint32_t vocab_size) {
@@ -96,7 +96,7 @@ extern "C" __global__ void __launch_bounds__(PICK_THREADS, 2) logprobs_pick(cons
     const u64 mass = mass_of_row(groups, row, shared, turn);
     const double log_total = log(fmax((double)mass / (double)FIXED_ONE, 1.0));
     const auto logprob = [&](float logit) {
-        if (logit == -INFINITY) return -INFINITY;
+        if (logit == -INFINITY || p.wants_logits) return logit;
         return (float)((logit == row.best ? 0.0 : (double)logit - (double)row.best) - log_total);
     };
     uint32_t found = 0;

@@ -189,6 +189,10 @@ impl SamplingKernels for Broken {
         self.inner.sampling().sample(ctx, state, &rows, out)
     }
 
+    fn filter(&self, ctx: &mut StepCtx, state: &SamplingState, rows: &SamplingRows<'_>) -> Result<()> {
+        self.inner.sampling().filter(ctx, state, rows)
+    }
+
     fn count(&self, ctx: &mut StepCtx, state: &SamplingState, slots: &Tensor, tokens: &Tensor) -> Result<()> {
         self.inner.sampling().count(ctx, state, slots, tokens)
     }

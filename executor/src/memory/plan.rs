@@ -5,7 +5,7 @@ use quire_kvcache::Capacity;
 use quire_models::{Architecture, ModelConfig};
 
 use super::{MemoryAdvice, MemoryError};
-use crate::{ExecutorError, KvPool, RunnerConfig};
+use crate::{ExecutorError, KvPool, LogprobsMode, RunnerConfig};
 
 /// Tokens and rows that advice does not go below.
 const LEAST_TOKENS: usize = 16;
@@ -68,6 +68,8 @@ pub struct MemoryRequest {
     pub kv_dtype: DType,
     /// Most log-probabilities that may be asked for beside a token's own.
     pub max_logprobs: u32,
+    /// What they are of.
+    pub logprobs_mode: LogprobsMode,
     /// Never record steps.
     pub enforce_eager: bool,
     /// Bytes set aside for recorded steps; `None` sets nothing aside and does not limit them.
@@ -215,6 +217,7 @@ impl Planner<'_> {
         let Self { kernels, model, request, block_bytes, num_plans } = *self;
         let mut runner = RunnerConfig::new(limits);
         runner.max_logprobs = request.max_logprobs;
+        runner.logprobs_mode = request.logprobs_mode;
         runner.enforce_eager = request.enforce_eager;
         runner.graph_bytes = request.graph_bytes.unwrap_or(usize::MAX);
         let vocab_size = model.config.vocab_size;

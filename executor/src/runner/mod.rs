@@ -26,7 +26,9 @@ use self::timing::{StepTiming, Timer};
 use crate::graphs::{GraphCache, GraphSizes};
 use crate::row::{RowStep, RowTable};
 use crate::swap::{OpenTransfers, SwapSpace, Swapper};
-use crate::{BatchError, DeviceCapacity, ExecutorError, KvPool, RowId, StepBatch, StepOutput, TokenMasks};
+use crate::{
+    BatchError, DeviceCapacity, ExecutorError, KvPool, LogprobsMode, RowId, StepBatch, StepOutput, TokenMasks,
+};
 
 /// Scratch views are aligned to this; a step of the runner makes fewer than [`MAX_VIEWS`].
 const SCRATCH_ALIGN: usize = 256;
@@ -39,6 +41,8 @@ pub struct RunnerConfig {
     pub limits: Limits,
     /// Most log-probabilities that may be asked for beside a token's own.
     pub max_logprobs: u32,
+    /// What they are of.
+    pub logprobs_mode: LogprobsMode,
     /// Never record steps, also where the device could.
     pub enforce_eager: bool,
     /// Device memory that recorded steps may hold; what does not fit is enqueued each time.
@@ -46,9 +50,15 @@ pub struct RunnerConfig {
 }
 
 impl RunnerConfig {
-    /// These limits, up to 20 log-probabilities, steps recorded where the device can.
+    /// These limits, up to 20 raw log-probabilities, steps recorded where the device can.
     pub fn new(limits: Limits) -> Self {
-        Self { limits, max_logprobs: 20, enforce_eager: false, graph_bytes: usize::MAX }
+        Self {
+            limits,
+            max_logprobs: 20,
+            logprobs_mode: LogprobsMode::default(),
+            enforce_eager: false,
+            graph_bytes: usize::MAX,
+        }
     }
 
     /// Scratch that a step takes beside the model's activations and the kernels' own.
@@ -327,7 +337,8 @@ impl ModelRunner {
             kernels, model, pool, buffers, input, rows, state, masks: row_masks, graphs, timer, ..
         } = self;
         let forward = ForwardPass { kernels, model: model.as_ref(), pool, buffers, input, shape };
-        let sampling = Sampling { kernels, state, table: rows, steps, layout };
+        let logprobs_mode = self.config.logprobs_mode;
+        let sampling = Sampling { kernels, state, table: rows, steps, layout, logprobs_mode };
         let pass = Pass { forward, sampling, max_num_seqs: self.config.limits.max_num_seqs };
         self.ctx.scope(|ctx| {
             let output = pass.forward.enqueue(ctx, graphs)?;

@@ -130,7 +130,12 @@ impl Pass<'_> {
                 ctx.scope(|ctx| model.logits(ctx, &hidden.rows(start, end), &logits))?;
                 let out = layout.prompt.views(results, start..end);
                 let targets = targets.rows(start, end);
-                kernels.sampling().logprobs(ctx, &logits, &targets, &logprobs_out(&out))
+                kernels.sampling().logprobs(
+                    ctx,
+                    &logits,
+                    &targets,
+                    &logprobs_out(&out, self.sampling.logprobs_mode),
+                )
             })?;
         }
         Ok(())

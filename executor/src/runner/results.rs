@@ -6,7 +6,7 @@ use quire_kernels::{DType, LogprobsOut, Readback, Result, StepCtx, Tensor};
 
 use super::pack::{Places, packed_bytes, view, view_as};
 use crate::row::{RowStep, RowTable};
-use crate::{RowFault, RowId, RowOutput, StepOutput, TokenLogprobs};
+use crate::{LogprobsMode, RowFault, RowId, RowOutput, StepOutput, TokenLogprobs};
 
 /// Which values of the step's one result tensor mean what.
 #[derive(Debug)]
@@ -122,8 +122,11 @@ impl LogprobPlaces {
 }
 
 /// The tensors of [`LogprobPlaces::views`] as the sampling part takes them.
-pub(super) fn logprobs_out([token_ids, logprobs, ranks]: &[Tensor; 3]) -> LogprobsOut<'_> {
-    LogprobsOut { token_ids, logprobs, ranks }
+pub(super) fn logprobs_out(
+    [token_ids, logprobs, ranks]: &[Tensor; 3],
+    mode: LogprobsMode,
+) -> LogprobsOut<'_> {
+    LogprobsOut { values: mode.values(), token_ids, logprobs, ranks }
 }
 
 impl RowResult {

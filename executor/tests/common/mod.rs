@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use quire_executor::{
-    AddedRow, Executor, LocalExecutor, MaxModelLen, MemoryPlan, MemoryRequest, ModelSizes, PlannedRow,
-    PoolSize, RowId, RowSampling, StepBatch, StepOutput, Ticket, TokenLogprobs, WorkerConfig,
+    AddedRow, Executor, LocalExecutor, LogprobsMode, MaxModelLen, MemoryPlan, MemoryRequest, ModelSizes,
+    PlannedRow, PoolSize, RowId, RowSampling, StepBatch, StepOutput, Ticket, TokenLogprobs, WorkerConfig,
 };
 use quire_kernels::{DType, Kernels, reference, testing};
 use quire_models::testing::TinyModel;
@@ -25,6 +25,7 @@ pub(crate) fn request(block_size: usize, num_blocks: usize) -> MemoryRequest {
         pool: PoolSize::Blocks(num_blocks),
         kv_dtype: DType::F32,
         max_logprobs: 20,
+        logprobs_mode: LogprobsMode::default(),
         enforce_eager: false,
         graph_bytes: None,
     }

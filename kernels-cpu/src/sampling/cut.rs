@@ -21,6 +21,11 @@ impl Cut {
     /// Everything stays.
     pub(super) const NONE: Self = Self { value: f32::NEG_INFINITY, last_tie: u32::MAX };
 
+    /// Whether the logit of a token stays.
+    pub(super) fn keeps_one(self, logit: f32, token: usize) -> bool {
+        logit > self.value || (logit == self.value && token <= self.last_tie as usize)
+    }
+
     /// One bit for each of the logits of the tokens from `first` on: whether it stays.
     #[inline(always)]
     pub(super) fn keeps<S: Simd>(self, s: S, logits: S::V, first: usize) -> u16 {

@@ -1,25 +1,41 @@
 //! Log-probabilities of chosen tokens, and of the best ones.
 
+use quire_kernels::TokenValues;
+
 use super::cut::{Cut, Goal, Row, Weights};
 use super::summary::Summary;
 use crate::Isa;
 
-/// Fills a row of log-probabilities: of `token_ids[0]`, the chosen token, and of the best ones, which are put
-/// behind it, the highest first. Returns the rank of the chosen one.
-pub(super) fn of_row(isa: Isa, logits: &[f32], token_ids: &mut [i32], logprobs: &mut [f32]) -> usize {
+/// Fills a row of values: of `token_ids[0]`, the chosen token, and of the best ones, which are put behind it, the highest
+/// first. Returns the rank of the chosen one.
+pub(super) fn of_row(
+    isa: Isa,
+    logits: &[f32],
+    told: TokenValues,
+    token_ids: &mut [i32],
+    values: &mut [f32],
+) -> usize {
     let summary = Summary::of(isa, logits);
     let row = Row { isa, logits, weights: Weights::new(summary.max(), 1.0) };
     best_tokens(&row, &summary, &mut token_ids[1..]);
-    let total = log_total(&row);
-    for (logprob, token) in logprobs.iter_mut().zip(&*token_ids) {
-        let logit = usize::try_from(*token).map_or(f32::NEG_INFINITY, |token| number(logits[token]));
-        *logprob = match logit {
-            f32::NEG_INFINITY => logit,
-            _ if logit == summary.max() => -total as f32,
-            _ => (f64::from(logit) - f64::from(summary.max()) - total) as f32,
-        };
+    for (value, token) in values.iter_mut().zip(&*token_ids) {
+        *value = usize::try_from(*token).map_or(f32::NEG_INFINITY, |token| number(logits[token]));
+    }
+    if told == TokenValues::Logprobs {
+        to_logprobs(values, summary.max(), log_total(&row));
     }
     usize::try_from(token_ids[0]).map_or(0, |chosen| rank(&row, number(logits[chosen])))
+}
+
+/// Logits of a row become log-probabilities, given the largest one and the logarithm of all weights.
+fn to_logprobs(values: &mut [f32], max: f32, total: f64) {
+    for value in values {
+        *value = match *value {
+            f32::NEG_INFINITY => f32::NEG_INFINITY,
+            logit if logit == max => -total as f32,
+            logit => (f64::from(logit) - f64::from(max) - total) as f32,
+        };
+    }
 }
 
 /// How many tokens have a logit at least this one.
@@ -67,7 +83,7 @@ mod tests {
             let mut token_ids = vec![-7; 1 + num_best];
             token_ids[0] = chosen as i32;
             let mut logprobs = vec![f32::NAN; 1 + num_best];
-            let rank = of_row(isa, logits, &mut token_ids, &mut logprobs);
+            let rank = of_row(isa, logits, TokenValues::Logprobs, &mut token_ids, &mut logprobs);
             assert_eq!(rank, logits.iter().filter(|&&l| l >= logits[chosen]).count());
             assert!(token_ids[1..].iter().zip(&order).all(|(got, want)| *got as usize == *want));
             let want = |i: usize| f64::from(logits[token_ids[i] as usize]) - total.ln();
@@ -95,7 +111,7 @@ mod tests {
             ([1.0, f32::INFINITY, f32::NAN], f32::NEG_INFINITY),
         ] {
             let (mut token_ids, mut logprobs) = ([0, 0, 0, 0], [f32::NAN; 4]);
-            of_row(Isa::best(), &logits, &mut token_ids, &mut logprobs);
+            of_row(Isa::best(), &logits, TokenValues::Logprobs, &mut token_ids, &mut logprobs);
             let mut best = token_ids[1..].to_vec();
             best.sort_unstable();
             assert_eq!((best, logprobs[0]), (vec![0, 1, 2], logprob));

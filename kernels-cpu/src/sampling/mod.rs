@@ -25,7 +25,7 @@ use quire_kernels::{
     StepCtx, Tensor,
 };
 
-use sampler::Parameters;
+use sampler::Columns;
 
 use crate::device::CpuDevice;
 
@@ -112,34 +112,21 @@ impl SamplingKernels for CpuSampling {
     ) -> Result<()> {
         let isa = self.device.isa();
         let mut session = self.device.session();
-        let (pool, inputs, [out]) = session.open(
-            [
-                rows.logits,
-                rows.slots,
-                rows.positions,
-                &state.temperature,
-                &state.top_k,
-                &state.top_p,
-                &state.min_p,
-                &state.keys,
-            ],
-            [out],
-        );
-        let [logits, slots, positions, temperature, top_k, top_p, min_p, keys] = inputs;
-        let [temperature, top_p, min_p] = [temperature, top_p, min_p].map(|p| p.slice::<f32>());
-        let [slots, positions, top_k] = [slots, positions, top_k].map(|p| p.slice::<i32>());
-        let (logits, keys, out) = (logits.rows::<f32>(), keys.rows::<u32>(), out.rows::<i32>());
-        let parameters = |row: usize| {
-            let slot = usize::try_from(slots[row]).ok()?;
-            Some(Parameters {
-                temperature: temperature[slot],
-                top_k: usize::try_from(top_k[slot]).unwrap_or(0),
-                top_p: top_p[slot],
-                min_p: min_p[slot],
-                key: sampler::draw_key(keys.row(slot), positions[row]),
-            })
-        };
-        sampler::sample_rows(isa, pool, logits, parameters, &out);
+        let [slots, positions, temperature, top_k, top_p, min_p, keys] = columns(state, rows);
+        let (pool, inputs, [out]) =
+            session.open([rows.logits, slots, positions, temperature, top_k, top_p, min_p, keys], [out]);
+        let [logits, columns @ ..] = inputs;
+        let columns = Columns::new(columns);
+        sampler::sample_rows(isa, pool, logits.rows(), |row| columns.of(row), &out.rows());
+        Ok(())
+    }
+
+    fn filter(&self, _: &mut StepCtx, state: &SamplingState, rows: &SamplingRows<'_>) -> Result<()> {
+        let isa = self.device.isa();
+        let mut session = self.device.session();
+        let (pool, inputs, [logits]) = session.open(columns(state, rows), [rows.logits]);
+        let columns = Columns::new(inputs);
+        sampler::filter_rows(isa, pool, &mut logits.rows(), |row| columns.of(row));
         Ok(())
     }
 
@@ -162,7 +149,7 @@ impl SamplingKernels for CpuSampling {
         chosen: &Tensor,
         out: &LogprobsOut<'_>,
     ) -> Result<()> {
-        let isa = self.device.isa();
+        let (isa, values) = (self.device.isa(), out.values);
         let mut session = self.device.session();
         let (pool, [logits, chosen], outputs) =
             session.open([logits, chosen], [out.token_ids, out.logprobs, out.ranks]);
@@ -175,7 +162,7 @@ impl SamplingKernels for CpuSampling {
             let (logprobs, rank) =
                 unsafe { (logprobs.slice_mut(row, columns.clone()), ranks.slice_mut(0, row..row + 1)) };
             token_ids[0] = chosen[row];
-            rank[0] = logprobs::of_row(isa, logits.row(row), token_ids, logprobs) as i32;
+            rank[0] = logprobs::of_row(isa, logits.row(row), values, token_ids, logprobs) as i32;
         });
         Ok(())
     }
@@ -198,4 +185,10 @@ impl SamplingKernels for CpuSampling {
         }
         Ok(())
     }
+}
+
+/// What the parameters of rows are read from, in the order of [`Columns::new`].
+fn columns<'a>(state: &'a SamplingState, rows: &SamplingRows<'a>) -> [&'a Tensor; 7] {
+    let SamplingState { temperature, top_k, top_p, min_p, keys, .. } = state;
+    [rows.slots, rows.positions, temperature, top_k, top_p, min_p, keys]
 }

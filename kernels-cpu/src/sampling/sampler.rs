@@ -8,7 +8,7 @@ use super::cut::{Cut, Goal, Row, Weights};
 use super::draw::{Draw, Drawn};
 use super::summary::Summary;
 use crate::Isa;
-use crate::access::{Rows, RowsMut};
+use crate::access::{Rows, RowsMut, View};
 use crate::pool::Pool;
 
 /// Tokens of a draw that are worth a thread's while: some ten microseconds of random numbers.
@@ -31,8 +31,41 @@ pub(super) struct Parameters {
     pub(super) key: DrawKey,
 }
 
+/// The state's columns, and the rows that they are read for.
+pub(super) struct Columns<'a> {
+    slots: &'a [i32],
+    positions: &'a [i32],
+    temperature: &'a [f32],
+    top_k: &'a [i32],
+    top_p: &'a [f32],
+    min_p: &'a [f32],
+    keys: Rows<'a, u32>,
+}
+
+impl<'a> Columns<'a> {
+    /// From views of slots, positions, temperatures, top-k, top-p, min-p and keys.
+    pub(super) fn new(views: [View<'a>; 7]) -> Self {
+        let [slots, positions, temperature, top_k, top_p, min_p, keys] = views;
+        let [temperature, top_p, min_p] = [temperature, top_p, min_p].map(|p| p.slice::<f32>());
+        let [slots, positions, top_k] = [slots, positions, top_k].map(|p| p.slice::<i32>());
+        Self { slots, positions, temperature, top_k, top_p, min_p, keys: keys.rows() }
+    }
+
+    /// The parameters of a row; none where it is padding.
+    pub(super) fn of(&self, row: usize) -> Option<Parameters> {
+        let slot = usize::try_from(self.slots[row]).ok()?;
+        Some(Parameters {
+            temperature: self.temperature[slot],
+            top_k: usize::try_from(self.top_k[slot]).unwrap_or(0),
+            top_p: self.top_p[slot],
+            min_p: self.min_p[slot],
+            key: draw_key(self.keys.row(slot), self.positions[row]),
+        })
+    }
+}
+
 /// The key of a draw, from its row of the state's keys.
-pub(super) fn draw_key(key: &[u32], position: i32) -> DrawKey {
+fn draw_key(key: &[u32], position: i32) -> DrawKey {
     let seed = u64::from(key[0]) | u64::from(key[1]) << 32;
     DrawKey { seed, sequence: key[2], position: position as u32 }
 }
@@ -58,6 +91,23 @@ pub(super) fn sample_rows(
     } else {
         pool.for_each(num_rows, 1, |rows| rows.for_each(|row| sample_into(row, None)));
     }
+}
+
+/// Leaves in each row of `logits` what a draw is made from; greedy rows, and those without parameters, stay as they are.
+pub(super) fn filter_rows(
+    isa: Isa,
+    pool: &Pool,
+    logits: &mut RowsMut<'_, f32>,
+    parameters: impl Fn(usize) -> Option<Parameters> + Sync,
+) {
+    logits.for_each(pool, 1, |row, logits| {
+        let Some(parameters) = parameters(row).filter(|p| p.temperature > 0.0) else { return };
+        let cut = Sampler::new(isa, logits, parameters).cut();
+        for (token, logit) in logits.iter_mut().enumerate() {
+            let is_kept = cut.keeps_one(*logit, token);
+            *logit = if is_kept { *logit / parameters.temperature } else { f32::NEG_INFINITY };
+        }
+    });
 }
 
 /// One row.

@@ -14,12 +14,17 @@ use crate::module::Kernel;
 pub(super) struct Draw {
     scan: Kernel,
     pick: Kernel,
+    filter: Kernel,
 }
 
 impl Draw {
     pub(super) fn new(device: &CudaDevice) -> std::result::Result<Self, Error> {
         let kernel = |name| device.kernel("sampling", name);
-        Ok(Self { scan: kernel("sample_scan")?, pick: kernel("sample_pick")? })
+        Ok(Self {
+            scan: kernel("sample_scan")?,
+            pick: kernel("sample_pick")?,
+            filter: kernel("sample_filter")?,
+        })
     }
 
     pub(super) fn sample(
@@ -35,17 +40,36 @@ impl Draw {
         let at_once = Summary::rows_at_once(num_rows, vocab_size);
         for start in (0..num_rows).step_by(at_once) {
             let range = (start, num_rows.min(start + at_once));
-            ctx.scope(|ctx| self.sample_rows(ctx, state, rows, out, range))?;
+            ctx.scope(|ctx| self.run(ctx, &self.pick, (state, rows), Some(out), range))?;
         }
         Ok(())
     }
 
-    fn sample_rows(
+    /// Leaves what would be drawn from.
+    pub(super) fn filter(
         &self,
         ctx: &mut StepCtx,
         state: &SamplingState,
         rows: &SamplingRows<'_>,
-        out: &Tensor,
+    ) -> Result<()> {
+        let (num_rows, vocab_size) = (rows.logits.num_rows(), rows.logits.num_columns());
+        let each = [rows.slots, rows.positions].map(Tensor::num_elements);
+        assert_eq!(each, [num_rows; 2], "every row has a slot and a position");
+        let at_once = Summary::rows_at_once(num_rows, vocab_size);
+        for start in (0..num_rows).step_by(at_once) {
+            let range = (start, num_rows.min(start + at_once));
+            ctx.scope(|ctx| self.run(ctx, &self.filter, (state, rows), None, range))?;
+        }
+        Ok(())
+    }
+
+    /// Sums up some of the rows, and finishes them by `finish`.
+    fn run(
+        &self,
+        ctx: &mut StepCtx,
+        finish: &Kernel,
+        (state, rows): (&SamplingState, &SamplingRows<'_>),
+        out: Option<&Tensor>,
         (start, end): (usize, usize),
     ) -> Result<()> {
         let logits = rows.logits.rows(start, end);
@@ -54,7 +78,7 @@ impl Draw {
             logits: address(&logits),
             slots: address(&rows.slots.rows(start, end)),
             positions: address(&rows.positions.rows(start, end)),
-            out: address(&out.rows(start, end)),
+            out: out.map_or(0, |out| address(&out.rows(start, end))),
             temperature: address(&state.temperature),
             top_k: address(&state.top_k),
             top_p: address(&state.top_p),
@@ -73,8 +97,8 @@ impl Draw {
         // SAFETY: the struct is the kernel's; the scratch has its size from the same rows and vocabulary, and slots lie
         // in the state, as the caller vouches.
         unsafe { launch(ctx, &self.scan, summary.scan_grid(), &params) }?;
-        // SAFETY: as above.
-        unsafe { launch(ctx, &self.pick, summary.pick_grid(), &params) }
+        // SAFETY: as above; `sample_pick`, which alone writes to `out`, is given one.
+        unsafe { launch(ctx, finish, summary.pick_grid(), &params) }
     }
 }
 

@@ -1,6 +1,6 @@
 //! Log-probabilities of chosen tokens, and of the best ones.
 
-use quire_kernels::{Error as KernelError, LogprobsOut, Result, StepCtx, Tensor};
+use quire_kernels::{Error as KernelError, LogprobsOut, Result, StepCtx, Tensor, TokenValues};
 
 use super::summary::Summary;
 use crate::Error;
@@ -11,7 +11,7 @@ use crate::memory::address;
 use crate::module::Kernel;
 
 /// Best tokens that a row can be asked for: `MAX_CANDIDATES` of `cuda/sampling_select.cuh`.
-const MAX_TOP: usize = 2048;
+pub(super) const MAX_TOP: usize = 2048;
 
 /// The kernels of log-probabilities.
 pub(super) struct Logprobs {
@@ -45,6 +45,7 @@ impl Logprobs {
         for start in (0..num_rows).step_by(at_once) {
             let end = num_rows.min(start + at_once);
             let part = LogprobsOut {
+                values: out.values,
                 token_ids: &out.token_ids.rows(start, end),
                 logprobs: &out.logprobs.rows(start, end),
                 ranks: &out.ranks.rows(start, end),
@@ -78,7 +79,7 @@ impl Logprobs {
             vocab_size: count(logits.num_columns()),
             num_segments: summary.num_segments,
             num_top: count(out.token_ids.num_columns() - 1),
-            unused: 0,
+            wants_logits: u32::from(out.values == TokenValues::Logits),
         };
         // SAFETY: the struct is the kernel's; the scratch has its size from the same rows and vocabulary, and the
         // outputs have a row for each row of logits.
@@ -107,5 +108,5 @@ struct LogprobsParams {
     vocab_size: u32,
     num_segments: u32,
     num_top: u32,
-    unused: u32,
+    wants_logits: u32,
 }

@@ -27,7 +27,7 @@ use crate::Error;
 use crate::device::CudaDevice;
 use draw::Draw;
 use edits::Edits;
-use logprobs::Logprobs;
+use logprobs::{Logprobs, MAX_TOP};
 use summary::Summary;
 
 /// The sampling part.
@@ -93,8 +93,16 @@ impl SamplingKernels for CudaSampling {
         self.draw.sample(ctx, state, rows, out)
     }
 
+    fn filter(&self, ctx: &mut StepCtx, state: &SamplingState, rows: &SamplingRows<'_>) -> Result<()> {
+        self.draw.filter(ctx, state, rows)
+    }
+
     fn count(&self, ctx: &mut StepCtx, state: &SamplingState, slots: &Tensor, tokens: &Tensor) -> Result<()> {
         self.edits.count(ctx, state, slots, tokens)
+    }
+
+    fn max_top_logprobs(&self, vocab_size: usize) -> usize {
+        vocab_size.min(MAX_TOP)
     }
 
     fn logprobs(

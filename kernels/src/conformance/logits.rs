@@ -6,7 +6,8 @@ use super::report::At;
 use super::sampling::{PLAIN, Row, write_state};
 use crate::math::sampling::{self as oracle, Penalties};
 use crate::{
-    DType, IN_PROMPT, LogprobsOut, NO_TOKEN, Result, SamplingRows, SamplingState, Tensor, mask_words,
+    DType, IN_PROMPT, LogprobsOut, NO_TOKEN, Result, SamplingRows, SamplingState, Tensor, TokenValues,
+    mask_words,
 };
 
 pub(super) fn check(bench: &mut Bench<'_>) -> Result<()> {
@@ -151,6 +152,12 @@ fn check_count(bench: &mut Bench<'_>) -> Result<()> {
 
 fn check_logprobs(bench: &mut Bench<'_>) -> Result<()> {
     for (vocab, num_top) in [(1, 0), (1, 1), (7, 3), (1000, 20), (49_152, 5), (33, 33)] {
+        let found = bench.kernels.sampling().max_top_logprobs(vocab);
+        bench.report.equal(
+            At { op: "logprobs.max_top", case: "is enough for few" },
+            &[found.min(num_top)],
+            &[num_top],
+        );
         let mut values = Vec::new();
         for _ in 0..4 {
             values.extend((0..vocab).map(|_| 2.0 * bench.rng.normal() as f32));
@@ -174,11 +181,25 @@ fn check_logprobs(bench: &mut Bench<'_>) -> Result<()> {
 }
 
 fn check_logprobs_of(bench: &mut Bench<'_>, values: &[f32], chosen: &[i32], num_top: usize) -> Result<()> {
+    check_values_of(bench, values, chosen, num_top, TokenValues::Logprobs)?;
+    check_values_of(bench, values, chosen, num_top, TokenValues::Logits)
+}
+
+fn check_values_of(
+    bench: &mut Bench<'_>,
+    values: &[f32],
+    chosen: &[i32],
+    num_top: usize,
+    told: TokenValues,
+) -> Result<()> {
     let n = chosen.len();
     let vocab = values.len() / n;
     let (mut tokens, mut logprobs, mut ranks) = (Vec::new(), Vec::new(), Vec::new());
     for (row, &chosen) in widen(values).chunks(vocab).zip(chosen) {
-        let all = oracle::log_softmax(row);
+        let all = match told {
+            TokenValues::Logprobs => oracle::log_softmax(row),
+            TokenValues::Logits => oracle::numbers(row),
+        };
         let best = oracle::ranked(row).into_iter().take(num_top).map(|token| token as i32);
         for token in std::iter::once(chosen).chain(best) {
             tokens.push(token);
@@ -191,17 +212,17 @@ fn check_logprobs_of(bench: &mut Bench<'_>, values: &[f32], chosen: &[i32], num_
     let token_ids = bench.i32s(&[n, 1 + num_top], &vec![-7; n * (1 + num_top)])?;
     let out_logprobs: Tensor = bench.f32s(&[n, 1 + num_top], &vec![f32::NAN; n * (1 + num_top)])?;
     let out_ranks = bench.i32s(&[n], &vec![-7; n])?;
-    let out = LogprobsOut { token_ids: &token_ids, logprobs: &out_logprobs, ranks: &out_ranks };
+    let out = LogprobsOut { values: told, token_ids: &token_ids, logprobs: &out_logprobs, ranks: &out_ranks };
     let sampling = bench.kernels.sampling();
     bench.ctx.step(|ctx| sampling.logprobs(ctx, &logits, &device_chosen, &out))?;
-    let case = format!("{num_top} best of {vocab}");
+    let case = format!("{num_top} best of {vocab}, {told:?}");
     let actual = bench.read_i32(&token_ids)?;
     bench.report.equal(At { op: "logprobs.token_ids", case: &case }, &actual, &tokens);
     let actual = bench.read_i32(&out_ranks)?;
     bench.report.equal(At { op: "logprobs.ranks", case: &case }, &actual, &ranks);
     let actual = bench.read_f32(&out_logprobs)?;
     bench.report.compare(At { op: "logprobs", case: &case }, &actual, &logprobs, |i| {
-        1e-5 * (1.0 + logprobs[i].abs())
+        if logprobs[i].is_finite() { 1e-5 * (1.0 + logprobs[i].abs()) } else { 0.0 }
     });
     Ok(())
 }

@@ -4,7 +4,7 @@ use super::bench::{Bench, Rng, widen};
 use super::report::At;
 use crate::math::sampling::{self as oracle, Filter, Penalties};
 use crate::random::DrawKey;
-use crate::{NO_TOKEN, Result, SamplingRows, SamplingState};
+use crate::{NO_TOKEN, Result, SamplingRows, SamplingState, Tensor};
 
 const VOCABS: [usize; 5] = [1, 7, 33, 1000, 49_152];
 
@@ -29,6 +29,7 @@ pub(super) fn check(bench: &mut Bench<'_>) -> Result<()> {
         check_filters(bench, vocab)?;
     }
     check_known_sets(bench)?;
+    check_filtered(bench)?;
     check_what_is_no_number(bench)?;
     check_tiny_temperature(bench)?;
     check_distribution(bench)
@@ -59,13 +60,8 @@ impl Row {
         if self.filter.temperature == 0.0 || token >= logits.len() {
             return Some(token) == self.filter.sample(&logits, self.key);
         }
-        // A token at the edge of the kept set may be in it or not.
-        let slack = |by: f64| {
-            let (top_p, min_p) = (self.filter.top_p * (1.0 + by), self.filter.min_p * (1.0 - by));
-            Filter { top_p, min_p, ..self.filter }
-        };
-        [0.0, -1e-4, 1e-4].into_iter().any(|by| {
-            let kept = slack(by).kept(&logits);
+        self.edges().into_iter().any(|filter| {
+            let kept = filter.kept(&logits);
             let score = |token: usize| self.filter.score(&logits, logits[kept[0]], self.key, token);
             let best = kept.iter().map(|&t| score(t)).fold(f64::NEG_INFINITY, f64::max);
             kept.contains(&token) && score(token) >= best - SCORE_TOLERANCE * (1.0 + best.abs())
@@ -73,24 +69,67 @@ impl Row {
     }
 }
 
-/// Samples the rows, spread over shuffled slots, with a padded row at the end.
+impl Row {
+    /// The filter, and as it may be with rounding: a token at the edge of the kept set may be in it or not.
+    fn edges(&self) -> [Filter; 3] {
+        [0.0, -1e-4, 1e-4].map(|by| {
+            let (top_p, min_p) = (self.filter.top_p * (1.0 + by), self.filter.min_p * (1.0 - by));
+            Filter { top_p, min_p, ..self.filter }
+        })
+    }
+
+    /// What is left to draw from; of the ways that rounding allows, the one that keeps as many as `filtered` does.
+    fn filtered_like(&self, filtered: &[f32]) -> Vec<f64> {
+        let logits = widen(&self.logits);
+        if self.filter.temperature == 0.0 {
+            return logits;
+        }
+        let num_kept = |row: &[f64]| row.iter().filter(|l| **l > f64::NEG_INFINITY).count();
+        let ways = self.edges().map(|filter| filter.filtered(&logits));
+        let like = ways.iter().find(|way| num_kept(way) == num_kept(&widen(filtered)));
+        like.unwrap_or(&ways[0]).clone()
+    }
+}
+
+/// Rows on the device, spread over shuffled slots, with a padded row at the end.
+struct Laid {
+    state: SamplingState,
+    logits: Tensor,
+    slots: Tensor,
+    positions: Tensor,
+    num_rows: usize,
+}
+
+impl Laid {
+    fn new(bench: &mut Bench<'_>, rows: &[Row]) -> Result<Self> {
+        let vocab = rows[0].logits.len();
+        let slots: Vec<usize> = bench.rng.permutation(rows.len() + 3)[..rows.len()].to_vec();
+        let state = write_state(bench, rows, &slots, vocab)?;
+        let n = rows.len() + 1;
+        let mut logits: Vec<f32> = rows.iter().flat_map(|r| &r.logits).copied().collect();
+        logits.resize(n * vocab, f32::NAN);
+        let device_slots: Vec<i32> = slots.iter().map(|&s| s as i32).chain([-1]).collect();
+        let positions: Vec<i32> = rows.iter().map(|r| r.key.position as i32).chain([0]).collect();
+        Ok(Self {
+            state,
+            logits: bench.f32s(&[n, vocab], &logits)?,
+            slots: bench.i32s(&[n], &device_slots)?,
+            positions: bench.i32s(&[n], &positions)?,
+            num_rows: n,
+        })
+    }
+
+    fn rows(&self) -> SamplingRows<'_> {
+        SamplingRows { logits: &self.logits, slots: &self.slots, positions: &self.positions }
+    }
+}
+
+/// Samples the rows.
 fn sample(bench: &mut Bench<'_>, rows: &[Row]) -> Result<Vec<i32>> {
-    let vocab = rows[0].logits.len();
-    let slots: Vec<usize> = bench.rng.permutation(rows.len() + 3)[..rows.len()].to_vec();
-    let state = write_state(bench, rows, &slots, vocab)?;
-    let n = rows.len() + 1;
-    let mut logits: Vec<f32> = rows.iter().flat_map(|r| &r.logits).copied().collect();
-    logits.resize(n * vocab, f32::NAN);
-    let logits = bench.f32s(&[n, vocab], &logits)?;
-    let mut device_slots: Vec<i32> = slots.iter().map(|&s| s as i32).collect();
-    device_slots.push(-1);
-    let mut positions: Vec<i32> = rows.iter().map(|r| r.key.position as i32).collect();
-    positions.push(0);
-    let (device_slots, positions) = (bench.i32s(&[n], &device_slots)?, bench.i32s(&[n], &positions)?);
-    let out = bench.i32s(&[n], &vec![-7; n])?;
-    let rows = SamplingRows { logits: &logits, slots: &device_slots, positions: &positions };
+    let laid = Laid::new(bench, rows)?;
+    let out = bench.i32s(&[laid.num_rows], &vec![-7; laid.num_rows])?;
     let sampling = bench.kernels.sampling();
-    bench.ctx.step(|ctx| sampling.sample(ctx, &state, &rows, &out))?;
+    bench.ctx.step(|ctx| sampling.sample(ctx, &laid.state, &laid.rows(), &out))?;
     let mut tokens = bench.read_i32(&out)?;
     bench.report.equal(At { op: "sample.padding", case: "last row" }, &[tokens.pop()], &[Some(0)]);
     Ok(tokens)
@@ -150,21 +189,19 @@ fn check_greedy(bench: &mut Bench<'_>) -> Result<()> {
     Ok(())
 }
 
+/// Rows with every filter, alone and beside others.
+fn rows_of_all_filters(bench: &mut Bench<'_>, vocab: usize) -> Vec<Row> {
+    let filter = |i: usize| Filter {
+        temperature: [1.0f32, 0.7, 0.0, 1.5][i % 4].into(),
+        top_k: [0, 1, 5, 40, vocab + 9][i % 5],
+        top_p: [1.0f32, 0.9, 0.5, 1e-4][i / 2 % 4].into(),
+        min_p: [0.0f32, 0.05, 0.0, 0.4, 1.0][i / 3 % 5].into(),
+    };
+    (0..24).map(|i| Row::random(&mut bench.rng, vocab, filter(i))).collect()
+}
+
 fn check_filters(bench: &mut Bench<'_>, vocab: usize) -> Result<()> {
-    let mut rows = Vec::new();
-    for i in 0..24 {
-        let filter = Filter {
-            temperature: [1.0, 0.7, 0.0, 1.5][i % 4],
-            top_k: [0, 1, 5, 40, vocab + 9][i % 5],
-            top_p: [1.0f32, 0.9, 0.5, 1e-4][i / 2 % 4].into(),
-            min_p: [0.0f32, 0.05, 0.0, 0.4, 1.0][i / 3 % 5].into(),
-        };
-        rows.push(Row::random(
-            &mut bench.rng,
-            vocab,
-            Filter { temperature: f64::from(filter.temperature as f32), ..filter },
-        ));
-    }
+    let rows = rows_of_all_filters(bench, vocab);
     let together = sample(bench, &rows)?;
     for (i, (row, &token)) in rows.iter().zip(&together).enumerate() {
         let case = format!("row {i} of vocabulary {vocab}, {:?}", row.filter);
@@ -196,6 +233,28 @@ fn check_known_sets(bench: &mut Bench<'_>) -> Result<()> {
         seen.sort_unstable();
         seen.dedup();
         bench.report.equal(At { op: "sample.kept", case }, &seen, expected);
+    }
+    Ok(())
+}
+
+/// What is left to draw from: the tokens that stay, give or take those at an edge, over the temperature.
+fn check_filtered(bench: &mut Bench<'_>) -> Result<()> {
+    for vocab in VOCABS {
+        let mut rows = rows_of_all_filters(bench, vocab);
+        rows[0].logits[0] = f32::NEG_INFINITY;
+        rows[1].logits[vocab / 2] = 4.0;
+        rows[1].logits[vocab - 1] = 4.0;
+        let laid = Laid::new(bench, &rows)?;
+        let sampling = bench.kernels.sampling();
+        bench.ctx.step(|ctx| sampling.filter(ctx, &laid.state, &laid.rows()))?;
+        let filtered = bench.read_f32(&laid.logits)?;
+        for (i, (row, filtered)) in rows.iter().zip(filtered.chunks(vocab)).enumerate() {
+            let expected = row.filtered_like(filtered);
+            let case = format!("row {i} of vocabulary {vocab}, {:?}", row.filter);
+            bench.report.compare(At { op: "filter", case: &case }, filtered, &expected, |i| {
+                if expected[i].is_finite() { 1e-6 * (1.0 + expected[i].abs()) } else { 0.0 }
+            });
+        }
     }
     Ok(())
 }

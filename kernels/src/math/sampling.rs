@@ -49,6 +49,15 @@ impl Filter {
         order
     }
 
+    /// The logits that a draw is made from: those that stay, divided by the temperature, minus infinity for the others.
+    pub(crate) fn filtered(&self, logits: &[f64]) -> Vec<f64> {
+        let mut filtered = vec![f64::NEG_INFINITY; logits.len()];
+        for token in self.kept(logits) {
+            filtered[token] = numbers(&logits[token..=token])[0] / self.temperature;
+        }
+        filtered
+    }
+
     /// What the draw maximizes.
     pub(crate) fn score(&self, logits: &[f64], best: f64, key: DrawKey, token: usize) -> f64 {
         scaled(logits[token], best, self.temperature) + f64::from(gumbel(key, token as u32))

@@ -82,12 +82,24 @@ pub struct SamplingRows<'a> {
     pub positions: &'a Tensor,
 }
 
+/// What is told of a token.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum TokenValues {
+    /// Its natural log-probability.
+    #[default]
+    Logprobs,
+    /// Its logit.
+    Logits,
+}
+
 /// Log-probabilities of chosen tokens.
 #[derive(Clone, Copy, Debug)]
 pub struct LogprobsOut<'a> {
+    /// What is written to `logprobs`.
+    pub values: TokenValues,
     /// `[n, 1 + num_top]` I32: the chosen token, then the best ones, the highest first (ties: the lower id).
     pub token_ids: &'a Tensor,
-    /// `[n, 1 + num_top]` F32: their natural log-probabilities.
+    /// `[n, 1 + num_top]` F32: their values.
     pub logprobs: &'a Tensor,
     /// `[n]` I32: how many tokens have a log-probability at least the chosen one's; 1 for the best.
     pub ranks: &'a Tensor,
@@ -141,6 +153,14 @@ pub trait SamplingKernels: Part {
         out: &Tensor,
     ) -> Result<()>;
 
+    /// Leaves what [`sample`](Self::sample) would draw from: the logits of the tokens that a row keeps, divided by its
+    /// temperature, and minus infinity in place of the others. Greedy rows and padding stay as they are.
+    ///
+    /// # Errors
+    ///
+    /// Those of the device.
+    fn filter(&self, ctx: &mut StepCtx, state: &SamplingState, rows: &SamplingRows<'_>) -> Result<()>;
+
     /// Counts `tokens` (`[n]` I32) as output of their slots (`[n]` I32; -1 is padding). [`NO_TOKEN`] is not counted.
     ///
     /// # Errors
@@ -148,8 +168,14 @@ pub trait SamplingKernels: Part {
     /// Those of the device.
     fn count(&self, ctx: &mut StepCtx, state: &SamplingState, slots: &Tensor, tokens: &Tensor) -> Result<()>;
 
-    /// Log-probabilities of `chosen` (`[n]` I32) and of the best tokens under `logits` (`[n, vocab_size]` F32). What
-    /// counts as minus infinity has that as its log-probability; so has [`NO_TOKEN`], whose rank is 0.
+    /// The most best tokens that [`logprobs`](Self::logprobs) finds in a row of `vocab_size` logits.
+    fn max_top_logprobs(&self, vocab_size: usize) -> usize {
+        vocab_size
+    }
+
+    /// Log-probabilities of `chosen` (`[n]` I32) and of the best tokens under `logits` (`[n, vocab_size]` F32), or their
+    /// logits, where `out` says so. What counts as minus infinity has that as its value; so has [`NO_TOKEN`], whose
+    /// rank is 0.
     ///
     /// # Errors
     ///

@@ -6,6 +6,7 @@ use crate::math::sampling::{self, Filter, Penalties};
 use crate::random::DrawKey;
 use crate::{
     DeviceId, LogprobsOut, NO_TOKEN, Result, SamplingKernels, SamplingRows, SamplingState, StepCtx, Tensor,
+    TokenValues,
 };
 
 pub(super) struct Sampling(pub(super) DeviceId);
@@ -59,17 +60,23 @@ impl SamplingKernels for Sampling {
         let positions = load_i32(rows.positions);
         let mut tokens = vec![0; positions.len()];
         for (row, slot) in live(rows.slots) {
-            let filter = Filter {
-                temperature: one(&state.temperature, slot),
-                top_k: load_i32(&state.top_k)[slot].max(0) as usize,
-                top_p: one(&state.top_p, slot),
-                min_p: one(&state.min_p, slot),
-            };
+            let filter = filter_of(state, slot);
             let logits = load(&rows.logits.rows(row, row + 1));
             let token = filter.sample(&logits, draw_key(state, slot, positions[row]));
             tokens[row] = token.map_or(NO_TOKEN, |token| token as i32);
         }
         store_i32(out, &tokens);
+        Ok(())
+    }
+
+    fn filter(&self, _: &mut StepCtx, state: &SamplingState, rows: &SamplingRows<'_>) -> Result<()> {
+        for (row, slot) in live(rows.slots) {
+            let filter = filter_of(state, slot);
+            if filter.temperature > 0.0 {
+                let logits = rows.logits.rows(row, row + 1);
+                store(&logits, &filter.filtered(&load(&logits)));
+            }
+        }
         Ok(())
     }
 
@@ -93,10 +100,13 @@ impl SamplingKernels for Sampling {
         let num_top = out.token_ids.num_columns() - 1;
         for (row, chosen) in load_i32(chosen).into_iter().enumerate() {
             let logits = load(&logits.rows(row, row + 1));
-            let logprobs = sampling::log_softmax(&logits);
+            let values = match out.values {
+                TokenValues::Logprobs => sampling::log_softmax(&logits),
+                TokenValues::Logits => sampling::numbers(&logits),
+            };
             let best = sampling::ranked(&logits).into_iter().take(num_top);
             let tokens: Vec<i32> = std::iter::once(chosen).chain(best.map(|t| t as i32)).collect();
-            let logprob = |&t: &i32| usize::try_from(t).map_or(f64::NEG_INFINITY, |t| logprobs[t]);
+            let logprob = |&t: &i32| usize::try_from(t).map_or(f64::NEG_INFINITY, |t| values[t]);
             let values: Vec<f64> = tokens.iter().map(logprob).collect();
             store_i32(&out.token_ids.rows(row, row + 1), &tokens);
             store(&out.logprobs.rows(row, row + 1), &values);
@@ -129,6 +139,15 @@ impl SamplingKernels for Sampling {
 fn live(slots: &Tensor) -> impl Iterator<Item = (usize, usize)> {
     let slots = load_i32(slots).into_iter().enumerate();
     slots.filter_map(|(row, slot)| usize::try_from(slot).ok().map(|slot| (row, slot)))
+}
+
+fn filter_of(state: &SamplingState, slot: usize) -> Filter {
+    Filter {
+        temperature: one(&state.temperature, slot),
+        top_k: load_i32(&state.top_k)[slot].max(0) as usize,
+        top_p: one(&state.top_p, slot),
+        min_p: one(&state.min_p, slot),
+    }
 }
 
 fn one(column: &Tensor, slot: usize) -> f64 {

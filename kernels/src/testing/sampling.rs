@@ -40,10 +40,19 @@ impl SamplingKernels for Deferred<dyn SamplingKernels> {
         })
     }
 
+    fn filter(&self, ctx: &mut StepCtx, state: &SamplingState, rows: &SamplingRows<'_>) -> Result<()> {
+        let (state, rows, part) = (state.on_inner(), OwnedRows::on_inner(rows), self.part.clone());
+        Enqueue::new(ctx).run(move |ctx| part.filter(ctx, &state, &rows.borrowed()))
+    }
+
     fn count(&self, ctx: &mut StepCtx, state: &SamplingState, slots: &Tensor, tokens: &Tensor) -> Result<()> {
         let (state, slots, tokens) = (state.on_inner(), slots.on_inner(), tokens.on_inner());
         let part = self.part.clone();
         Enqueue::new(ctx).run(move |ctx| part.count(ctx, &state, &slots, &tokens))
+    }
+
+    fn max_top_logprobs(&self, vocab_size: usize) -> usize {
+        self.part.max_top_logprobs(vocab_size)
     }
 
     fn logprobs(
@@ -58,9 +67,9 @@ impl SamplingKernels for Deferred<dyn SamplingKernels> {
         let (logits, chosen) = (logits.on_inner(), chosen.on_inner());
         let (token_ids, logprobs, ranks) =
             (out.token_ids.on_inner(), out.logprobs.on_inner(), out.ranks.on_inner());
-        let part = self.part.clone();
+        let (part, values) = (self.part.clone(), out.values);
         enqueue.run(move |ctx| {
-            let out = LogprobsOut { token_ids: &token_ids, logprobs: &logprobs, ranks: &ranks };
+            let out = LogprobsOut { values, token_ids: &token_ids, logprobs: &logprobs, ranks: &ranks };
             part.logprobs(ctx, &logits, &chosen, &out)
         })
     }

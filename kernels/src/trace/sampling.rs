@@ -31,10 +31,19 @@ impl SamplingKernels for Traced<dyn SamplingKernels> {
         record(ctx, Op::new("sampling.sample"), &[("out", out)])
     }
 
+    fn filter(&self, ctx: &mut StepCtx, state: &SamplingState, rows: &SamplingRows<'_>) -> Result<()> {
+        self.0.filter(ctx, state, rows)?;
+        record(ctx, Op::new("sampling.filter"), &[("logits", rows.logits)])
+    }
+
     /// The counts are of every row and token: too much to read, and seen by the next penalty.
     fn count(&self, ctx: &mut StepCtx, state: &SamplingState, slots: &Tensor, tokens: &Tensor) -> Result<()> {
         self.0.count(ctx, state, slots, tokens)?;
         record(ctx, Op::new("sampling.count"), &[("tokens", tokens)])
+    }
+
+    fn max_top_logprobs(&self, vocab_size: usize) -> usize {
+        self.0.max_top_logprobs(vocab_size)
     }
 
     fn logprobs(
