@@ -76,6 +76,11 @@ impl BlockHashes {
         self.hashes.push(hash);
     }
 
+    /// Forgets the blocks that are not full with the first `num_tokens` tokens.
+    pub fn truncate(&mut self, num_tokens: usize, block_size: u32) {
+        self.hashes.truncate(num_tokens / block_size as usize);
+    }
+
     /// One hash a full block.
     pub fn as_slice(&self) -> &[BlockHash] {
         &self.hashes

@@ -113,6 +113,9 @@ pub enum ForkError {
         /// Tokens known.
         max: u32,
     },
+    /// The last token is the prompt's, or has been computed.
+    #[error("the last token of sequence {0} is the prompt's, or a step computes it already")]
+    Computed(SeqId),
     /// The child has no output left to produce.
     #[error("max_output_tokens leaves nothing to sample after {given} tokens")]
     NoOutput {

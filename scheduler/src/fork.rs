@@ -41,9 +41,28 @@ impl Scheduler {
         num_tokens: u32,
         num_children: u32,
     ) -> Result<Vec<SeqId>, ForkError> {
-        self.state.check_fork(parent, num_tokens, num_children)?;
-        let children = self.state.fork(parent, num_tokens, num_children)?;
+        let children = self.state.fork(parent, Kept { num_tokens, next: None }, num_children)?;
         Ok(children.into_iter().map(|child| self.start_fork(child)).collect())
+    }
+
+    /// Makes a second sequence out of the first `num_tokens` tokens of a running one and `next`, a token that the running
+    /// one need not have: another way to go on from there, as in a beam search. See [`fork`](Self::fork).
+    ///
+    /// # Errors
+    /// A [`ForkError`], and nothing has changed.
+    pub fn fork_with(&mut self, parent: SeqId, num_tokens: u32, next: u32) -> Result<SeqId, ForkError> {
+        let children = self.state.fork(parent, Kept { num_tokens, next: Some(next) }, 1)?;
+        Ok(children.into_iter().map(|child| self.start_fork(child)).fold(parent, |_, child| child))
+    }
+
+    /// Puts `token` in the place of the token that a running sequence has sampled last, which nothing has been computed
+    /// from: a sequence that [runs ahead](NewSequence::runs_ahead) has hardly ever such a token. The device is given the
+    /// sequence anew, with the blocks that it has.
+    ///
+    /// # Errors
+    /// A [`ForkError`], and nothing has changed.
+    pub fn replace_last(&mut self, seq: SeqId, token: u32) -> Result<(), ForkError> {
+        self.state.replace_last(seq, token)
     }
 
     fn start_fork(&mut self, child: Sequence) -> SeqId {
@@ -56,13 +75,29 @@ impl Scheduler {
     }
 }
 
+/// What a child has of its parent.
+#[derive(Clone, Copy)]
+struct Kept {
+    num_tokens: u32,
+    /// What it goes on with instead.
+    next: Option<u32>,
+}
+
+impl Kept {
+    /// Tokens of the child.
+    fn num_all(self) -> u32 {
+        self.num_tokens + u32::from(self.next.is_some())
+    }
+}
+
 impl State {
-    fn check_fork(&self, parent: SeqId, num_tokens: u32, num_children: u32) -> Result<(), ForkError> {
+    fn check_fork(&self, parent: SeqId, kept: Kept, num_children: u32) -> Result<(), ForkError> {
         let parent = forkable(&self.sequences, parent)?;
-        let (min, max) = (parent.num_prompt_tokens, parent.num_tokens());
-        if !(min..=max).contains(&num_tokens) {
-            return Err(ForkError::OutOfRange { given: num_tokens, min, max });
+        let (given, min, max) = (kept.num_tokens, parent.num_prompt_tokens, parent.num_tokens());
+        if !(min..=max).contains(&given) {
+            return Err(ForkError::OutOfRange { given, min, max });
         }
+        let num_tokens = kept.num_all();
         if num_tokens - min >= parent.max_output_tokens {
             return Err(ForkError::NoOutput { given: num_tokens });
         }
@@ -104,25 +139,25 @@ impl State {
         if need <= available { Ok(()) } else { Err(NoBlocks { need, available, retiring: usage.retiring }) }
     }
 
-    /// Children that have been found to be allowed, with ids that follow each other.
-    fn fork(
-        &mut self,
-        parent: SeqId,
-        num_tokens: u32,
-        num_children: u32,
-    ) -> Result<Vec<Sequence>, ForkError> {
+    /// Children, with ids that follow each other.
+    fn fork(&mut self, parent: SeqId, kept: Kept, num_children: u32) -> Result<Vec<Sequence>, ForkError> {
+        self.check_fork(parent, kept, num_children)?;
         let SeqId(first) = self.sequences.next_id();
         let parent = forkable(&self.sequences, parent)?;
-        let num_computed_tokens = parent.num_shared_tokens(num_tokens);
-        let tokens = &parent.tokens[..num_tokens as usize];
-        let num_full_blocks = (num_tokens / self.cache.config().block_size) as usize;
+        let num_computed_tokens = parent.num_shared_tokens(kept.num_all());
+        let tokens: Vec<u32> =
+            parent.tokens[..kept.num_tokens as usize].iter().copied().chain(kept.next).collect();
+        let num_full_blocks = (kept.num_tokens / self.cache.config().block_size) as usize;
         let mut hashes = BlockHashes::new(parent.hashes.salt());
         parent.hashes.as_slice().iter().take(num_full_blocks).for_each(|hash| hashes.push(*hash));
+        if kept.next.is_some() && self.cache.config().enable_prefix_caching {
+            self.cache.hasher().extend(&mut hashes, &tokens);
+        }
         let tables = self.cache.fork_many(&parent.table, num_computed_tokens, num_children);
         let child = |(id, table)| Sequence {
             id: SeqId(id),
             epoch: Epoch::default(),
-            tokens: tokens.to_vec(),
+            tokens: tokens.clone(),
             hashes: hashes.clone(),
             num_computed_tokens,
             num_in_flight_tokens: 0,
@@ -144,6 +179,23 @@ impl State {
             ..*parent
         };
         Ok((first..).zip(tables).map(child).collect())
+    }
+
+    fn replace_last(&mut self, id: SeqId, token: u32) -> Result<(), ForkError> {
+        let num_tokens = forkable(&self.sequences, id)?.num_tokens();
+        let is_free = |seq: &&mut Sequence| seq.num_output_tokens() > 0 && seq.next_position() < num_tokens;
+        let seq = self.sequences.get_mut(id).filter(is_free).ok_or(ForkError::Computed(id))?;
+        seq.tokens.truncate(num_tokens as usize - 1);
+        seq.hashes.truncate(seq.tokens.len(), self.cache.config().block_size);
+        seq.tokens.push(token);
+        if self.cache.config().enable_prefix_caching {
+            self.cache.hasher().extend(&mut seq.hashes, &seq.tokens);
+        }
+        (seq.num_sent_blocks, seq.last_sampled) = (0, None);
+        if std::mem::take(&mut seq.on_device) {
+            self.released.push(id);
+        }
+        Ok(())
     }
 }
 

@@ -325,7 +325,8 @@ impl Scheduler {
 }
 
 fn waiting_sequence(id: SeqId, new: NewSequence, max_output_tokens: u32) -> Sequence {
-    let NewSequence { prompt, max_output_tokens: _, arrival, tenant, priority, salt, hashes } = new;
+    let NewSequence { prompt, max_output_tokens: _, arrival, tenant, priority, salt, runs_ahead, hashes } =
+        new;
     Sequence {
         id,
         arrival,
@@ -338,6 +339,7 @@ fn waiting_sequence(id: SeqId, new: NewSequence, max_output_tokens: u32) -> Sequ
         num_prompt_tokens: prompt.len() as u32,
         tokens: prompt,
         max_output_tokens,
+        runs_ahead,
         num_computed_tokens: 0,
         num_in_flight_tokens: 0,
         num_unread_tokens: 0,

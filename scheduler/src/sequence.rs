@@ -50,6 +50,9 @@ pub struct NewSequence {
     pub priority: i32,
     /// What cached values depend on besides the tokens.
     pub salt: CacheSalt,
+    /// Whether the next token may be computed before this one has been read. Where it may not, the engine can still put
+    /// another token in its place: see [`Scheduler::replace_last`](crate::Scheduler::replace_last).
+    pub runs_ahead: bool,
     /// The hashes of the prompt's full blocks, from the cache's hasher with the same salt, if they have been computed
     /// already (off the engine's thread); else they are computed on arrival.
     pub hashes: Option<BlockHashes>,
@@ -65,6 +68,7 @@ impl NewSequence {
             tenant: TenantId::default(),
             priority: 0,
             salt: CacheSalt::NONE,
+            runs_ahead: true,
             hashes: None,
         }
     }
@@ -111,6 +115,7 @@ pub(crate) struct Sequence {
     pub(crate) tokens: Vec<u32>,
     pub(crate) num_prompt_tokens: u32,
     pub(crate) max_output_tokens: u32,
+    pub(crate) runs_ahead: bool,
     pub(crate) num_computed_tokens: u32,
     pub(crate) num_in_flight_tokens: u32,
     pub(crate) num_unread_tokens: u32,
@@ -164,10 +169,12 @@ impl Sequence {
         self.num_computed_tokens + self.num_in_flight_tokens
     }
 
-    /// Positions that can be granted now. None when all output has been sampled and only waits to be read.
+    /// Positions that can be granted now. None when all output has been sampled and only waits to be read, nor while a
+    /// token waits to be read that nothing may be computed from before.
     pub(crate) fn num_remaining_tokens(&self) -> u32 {
         let expected_output = self.num_output_tokens() + self.num_unread_tokens;
-        if expected_output >= self.max_output_tokens {
+        let waits = !self.runs_ahead && self.num_unread_tokens > 0;
+        if expected_output >= self.max_output_tokens || waits {
             return 0;
         }
         self.num_tokens() + self.num_unread_tokens - self.next_position()

@@ -184,7 +184,7 @@ fn a_torn_file_and_one_of_another_version_are_told_apart() {
     let mut newer = bytes.clone();
     newer[8] += 1;
     let error = Recording::from_bytes(&newer).unwrap_err().to_string();
-    assert_eq!(error, "the recording is of format version 4, this program reads version 3");
+    assert_eq!(error, "the recording is of format version 5, this program reads version 4");
     let mut flipped = bytes.clone();
     let middle = bytes.len() / 2;
     flipped[middle] ^= 1;

@@ -34,6 +34,19 @@ pub(super) enum Call {
         /// The names of each child's blocks.
         hashes: Vec<u64>,
     },
+    /// A fork that goes on with another token.
+    ForkWith {
+        parent: u64,
+        num_tokens: u32,
+        /// The names of the child's blocks.
+        hashes: Vec<u64>,
+    },
+    /// Another token in place of the last.
+    ReplaceLast {
+        seq: u64,
+        /// The name of the block that is full with it, if one is.
+        hashes: Vec<u64>,
+    },
     ResetPrefixCache,
     /// A beginning of full blocks that is kept, by its salt and names.
     Pin {
@@ -89,6 +102,7 @@ pub(super) struct Added {
     pub(super) tenant: u64,
     pub(super) priority: i32,
     pub(super) salt: u64,
+    pub(super) runs_ahead: bool,
     pub(super) hashes: Vec<u64>,
 }
 
@@ -139,6 +153,8 @@ pub(super) mod tag {
     pub(in crate::record) const UNPIN: u8 = 15;
     pub(in crate::record) const HOLD: u8 = 16;
     pub(in crate::record) const RELEASE: u8 = 17;
+    pub(in crate::record) const FORK_WITH: u8 = 18;
+    pub(in crate::record) const REPLACE_LAST: u8 = 19;
 }
 
 impl Gauges {

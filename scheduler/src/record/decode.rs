@@ -39,6 +39,12 @@ impl Base {
                 self.next_seq = self.next_seq.wrapping_add(num_children.into());
                 Call::Fork { parent, num_tokens, num_children, hashes }
             }
+            tag::FORK_WITH => {
+                let (parent, num_tokens, hashes) = (self.seq(reader)?, reader.small()?, words(reader)?);
+                self.next_seq = self.next_seq.wrapping_add(1);
+                Call::ForkWith { parent, num_tokens, hashes }
+            }
+            tag::REPLACE_LAST => Call::ReplaceLast { seq: self.seq(reader)?, hashes: words(reader)? },
             tag::RESET_PREFIX_CACHE => Call::ResetPrefixCache,
             tag::PIN => {
                 Call::Pin { salt: reader.number()?, num_tokens: reader.small()?, hashes: words(reader)? }
@@ -64,6 +70,7 @@ impl Base {
             tenant: reader.number()?,
             priority: reader.signed()?.try_into().ok()?,
             salt: reader.number()?,
+            runs_ahead: reader.byte()? != 0,
             hashes: words(reader)?,
         };
         self.next_seq = added.seq.wrapping_add(1);
@@ -155,6 +162,7 @@ mod tests {
             tenant: 2,
             priority: -4,
             salt: u64::MAX,
+            runs_ahead: false,
             hashes: vec![1, u64::MAX],
         };
         let work = StepWork { num_rows: 3, num_decodes: 3, context_tokens: 900, ..StepWork::default() };
@@ -183,6 +191,8 @@ mod tests {
             },
             Call::Commit(committed),
             Call::Fork { parent: 7, num_tokens: 34, num_children: 3, hashes: vec![4] },
+            Call::ForkWith { parent: 8, num_tokens: 35, hashes: vec![4, 5] },
+            Call::ReplaceLast { seq: 8, hashes: vec![6] },
             Call::Abort { seq: 8 },
             Call::Hold { seq: 7, reason: HoldReason::Adapter },
             Call::Release { seq: 7, reason: HoldReason::Grammar },

@@ -46,6 +46,18 @@ impl Base {
                 put_words(bytes, hashes);
                 self.next_seq += u64::from(*num_children);
             }
+            Call::ForkWith { parent, num_tokens, hashes } => {
+                bytes.push(tag::FORK_WITH);
+                self.put_seq(*parent, bytes);
+                put(bytes, (*num_tokens).into());
+                put_words(bytes, hashes);
+                self.next_seq += 1;
+            }
+            Call::ReplaceLast { seq, hashes } => {
+                bytes.push(tag::REPLACE_LAST);
+                self.put_seq(*seq, bytes);
+                put_words(bytes, hashes);
+            }
             Call::ResetPrefixCache => bytes.push(tag::RESET_PREFIX_CACHE),
             Call::Pin { salt, num_tokens, hashes } => {
                 bytes.push(tag::PIN);
@@ -84,6 +96,7 @@ impl Base {
         put(bytes, added.tenant);
         put_signed(bytes, added.priority.into());
         put(bytes, added.salt);
+        bytes.push(added.runs_ahead.into());
         put_words(bytes, &added.hashes);
         self.next_seq = added.seq.wrapping_add(1);
     }

@@ -114,6 +114,31 @@ impl RecordedScheduler {
         Ok(children)
     }
 
+    /// [`Scheduler::fork_with`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn fork_with(&mut self, parent: SeqId, num_tokens: u32, next: u32) -> Result<SeqId, ForkError> {
+        let child = self.scheduler.fork_with(parent, num_tokens, next)?;
+        let hashes = self.scheduler.state.sequences.get(child).map_or_else(Vec::new, hashes);
+        self.push(&Call::ForkWith { parent: parent.0, num_tokens, hashes });
+        Ok(child)
+    }
+
+    /// [`Scheduler::replace_last`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn replace_last(&mut self, seq: SeqId, token: u32) -> Result<(), ForkError> {
+        self.scheduler.replace_last(seq, token)?;
+        let block_size = self.scheduler.cache().config().block_size;
+        let with = self.scheduler.state.sequences.get(seq);
+        let full = with.filter(|with| with.num_tokens().is_multiple_of(block_size)).map(hashes);
+        let hashes = full.and_then(|hashes| hashes.last().copied()).into_iter().collect();
+        self.push(&Call::ReplaceLast { seq: seq.0, hashes });
+        Ok(())
+    }
+
     /// [`Scheduler::schedule`].
     ///
     /// # Errors
@@ -270,6 +295,7 @@ fn added(seq: &Sequence) -> Added {
         tenant: seq.tenant.0,
         priority: seq.priority,
         salt: seq.hashes.salt().low_bits(),
+        runs_ahead: seq.runs_ahead,
         hashes: hashes(seq),
     }
 }

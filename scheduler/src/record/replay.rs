@@ -133,6 +133,14 @@ impl Replay {
                     }
                 }
             }
+            Call::ForkWith { parent, num_tokens, hashes } => {
+                let child = self.scheduler.fork_with(SeqId(parent), num_tokens, 0);
+                let child = child.map_err(|error| self.refused(&error))?;
+                if let Some(seq) = self.scheduler.state.sequences.get_mut(child) {
+                    seq.hashes = block_hashes(seq.hashes.salt(), &hashes);
+                }
+            }
+            Call::ReplaceLast { seq, hashes } => self.replace_last(SeqId(seq), &hashes)?,
             Call::ResetPrefixCache => self.scheduler.reset_prefix_cache(),
             Call::Pin { salt, num_tokens, hashes } => {
                 let hashes = block_hashes(CacheSalt::from_low_bits(salt), &hashes);
@@ -155,6 +163,16 @@ impl Replay {
         Ok(())
     }
 
+    fn replace_last(&mut self, id: SeqId, hashes: &[u64]) -> Result<(), RecordingError> {
+        self.scheduler.replace_last(id, 0).map_err(|error| self.refused(&error))?;
+        let block_size = self.scheduler.cache().config().block_size;
+        if let Some(seq) = self.scheduler.state.sequences.get_mut(id) {
+            seq.hashes.truncate(seq.tokens.len() - 1, block_size);
+            hashes.iter().for_each(|&hash| seq.hashes.push(BlockHash::from_low_bits(hash)));
+        }
+        Ok(())
+    }
+
     fn add(&mut self, added: &Added) -> Result<(), RecordingError> {
         let fits = added.prompt_tokens < self.scheduler.effective_config().max_model_len;
         if !fits {
@@ -169,6 +187,7 @@ impl Replay {
             tenant: TenantId(added.tenant),
             priority: added.priority,
             salt,
+            runs_ahead: added.runs_ahead,
             hashes: Some(block_hashes(salt, &added.hashes)),
         };
         let seq = self.scheduler.add(new).map_err(|error| self.refused(&error))?;

@@ -89,6 +89,7 @@ impl Sequence {
         self.epoch.save(words);
         self.num_prompt_tokens.save(words);
         self.max_output_tokens.save(words);
+        self.runs_ahead.save(words);
         self.num_computed_tokens.save(words);
         self.num_in_flight_tokens.save(words);
         self.num_unread_tokens.save(words);
@@ -124,6 +125,7 @@ impl Sequence {
             epoch: Saved::restore(words)?,
             num_prompt_tokens: Saved::restore(words)?,
             max_output_tokens: Saved::restore(words)?,
+            runs_ahead: Saved::restore(words)?,
             num_computed_tokens: Saved::restore(words)?,
             num_in_flight_tokens: Saved::restore(words)?,
             num_unread_tokens: Saved::restore(words)?,
