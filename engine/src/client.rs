@@ -185,7 +185,7 @@ impl RequestStream {
     pub async fn finish(mut self) -> Result<RequestOutput> {
         loop {
             match self.next().await {
-                Some(RequestEvent::Delta(_)) => {}
+                Some(RequestEvent::Delta(_) | RequestEvent::SoFar(_)) => {}
                 Some(RequestEvent::Finished(output)) => return Ok(*output),
                 Some(RequestEvent::Failed(error)) => return Err(error),
                 None => return Err(Error::stopped("the request's stream has ended")),

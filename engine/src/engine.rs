@@ -112,7 +112,12 @@ impl Engine {
             decoder: decoder.clone(),
             grammars: grammars.clone(),
             template,
-            limits: ParamLimits { vocab_size, max_logprobs: config.max_logprobs, eos },
+            limits: ParamLimits {
+                vocab_size,
+                max_logprobs: config.max_logprobs.of(vocab_size),
+                logprobs_mode: config.logprobs_mode,
+                eos,
+            },
             max_model_len,
             capacity: scheduler.cache().capacity(),
             hasher: scheduler.cache().hasher(),

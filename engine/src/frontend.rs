@@ -12,6 +12,7 @@ use quire_kvcache::{BlockHashes, CacheSalt, Capacity, PrefixHasher};
 use quire_models::{EncodeOptions, SpecialTokens, Tokenizer};
 use quire_scheduler::{NewSequence, TenantId, Time};
 
+use crate::beam::CheckedBeams;
 use crate::checked::{CheckedParams, ParamLimits};
 use crate::clock::Clock;
 use crate::prompt::{ChatPrompt, Prompt};
@@ -41,6 +42,7 @@ pub(crate) struct Prepared {
     pub(crate) params: CheckedParams,
     pub(crate) sampling: RowSampling,
     pub(crate) sequence: NewSequence,
+    pub(crate) beams: Option<CheckedBeams>,
     pub(crate) detokenizer: Box<dyn Detokenizer>,
     /// The form of its output, which may be on its way still.
     pub(crate) grammar: Option<GrammarTicket>,
@@ -80,8 +82,7 @@ impl Frontend {
     /// same with and without a check before.
     pub(crate) fn check(&self, mut request: Request) -> Result<Request> {
         guarded("checking the request", || {
-            let mut params = request.params.check(&self.limits)?;
-            self.forbid_words(&mut params)?;
+            let (params, _) = self.check_params(&request)?;
             let token_ids = self.tokenize_within(request.prompt, &params)?.token_ids;
             self.check_length(&token_ids)?;
             self.grammar(&params)?.map(|grammar| grammar.wait()).transpose()?;
@@ -113,8 +114,7 @@ impl Frontend {
     }
 
     fn try_prepare(&self, request: Request, arrival: Time) -> Result<Prepared> {
-        let mut params = request.params.check(&self.limits)?;
-        self.forbid_words(&mut params)?;
+        let (params, beams) = self.check_params(&request)?;
         let TokenizedPrompt { text, token_ids } = self.tokenize_within(request.prompt, &params)?;
         self.check_length(&token_ids)?;
         let grammar = self.grammar(&params)?;
@@ -133,9 +133,22 @@ impl Frontend {
             tenant: tenant_id(request.tenant.as_deref()),
             priority: request.priority,
             salt,
+            // The token that a beam samples need not be the one that it goes on with.
+            runs_ahead: beams.is_none(),
         };
         let sampling = params.row_sampling(seed);
-        Ok(Prepared { id: request.id, prompt: text, params, sampling, sequence, detokenizer, grammar })
+        Ok(Prepared { id: request.id, prompt: text, params, sampling, sequence, beams, detokenizer, grammar })
+    }
+
+    /// How a request is continued. A search has parameters of its own.
+    fn check_params(&self, request: &Request) -> Result<(CheckedParams, Option<CheckedBeams>)> {
+        if let Some(search) = &request.beam_search {
+            let beams = search.checked(&self.limits)?;
+            return Ok((search.as_sampling(self.limits.vocab_size).check(&self.limits)?, Some(beams)));
+        }
+        let mut params = request.params.check(&self.limits)?;
+        self.forbid_words(&mut params)?;
+        Ok((params, None))
     }
 
     /// The end of the prompt, as far as the parameters keep it.

@@ -45,6 +45,7 @@
 
 mod async_llm;
 mod bad_words;
+mod beam;
 pub mod chat;
 mod checked;
 mod client;
@@ -62,6 +63,7 @@ mod llm;
 mod load;
 mod model_check;
 mod output;
+mod output_kind;
 mod params;
 mod progress;
 mod prompt;
@@ -74,11 +76,12 @@ mod structured;
 mod text;
 
 pub use async_llm::AsyncLlm;
+pub use beam::BeamSearchParams;
 pub use checked::{CheckedParams, EosTokens, ParamLimits};
 pub use client::{EngineClient, EventSender, ModelInfo, RequestStream};
 pub use config::{
-    Bytes, ConfigError, DTypeChoice, EngineConfig, EngineOptions, EngineValues, MaxModelLen, ModelFacts,
-    PreemptionMode, Setting, Source,
+    Bytes, ConfigError, DTypeChoice, EngineConfig, EngineOptions, EngineValues, MaxLogprobs, MaxModelLen,
+    ModelFacts, PreemptionMode, Setting, Source,
 };
 pub use distributions::Distributions;
 pub use engine::EngineParts;
@@ -93,6 +96,7 @@ pub use output::{
     CompletionOutput, Delta, FinishReason, RequestEvent, RequestMetrics, RequestOutput, StopReason,
     TokenLogprob, TokenLogprobs,
 };
+pub use output_kind::OutputKind;
 pub use params::{ParamError, SamplingParams};
 pub use prompt::{ChatMessage, ChatPrompt, ContentPart, MessageContent, Prompt};
 pub use recording::write_recording;

@@ -12,8 +12,8 @@ use crate::engine::{Engine, EngineParts};
 use crate::frontend::Prepared;
 use crate::progress::Progress;
 use crate::{
-    AsyncLlm, ChatMessage, EngineConfig, EngineStats, Error, Explainer, Prompt, Request, RequestEvent,
-    RequestOutput, Result, SamplingParams,
+    AsyncLlm, BeamSearchParams, ChatMessage, EngineConfig, EngineStats, Error, Explainer, Prompt, Request,
+    RequestEvent, RequestOutput, Result, SamplingParams,
 };
 
 /// Requests that are worth a second thread for their preparation.
@@ -73,6 +73,37 @@ impl Llm {
         params: &SamplingParams,
     ) -> Result<Vec<RequestOutput>> {
         self.generate(conversations, params)
+    }
+
+    /// Searches for the most probable continuations of all prompts: each gives its `beam_width` best, the best first.
+    /// Results come in the order of prompts.
+    ///
+    /// ```
+    /// # use quire_engine::{BeamSearchParams, EngineConfig, EngineOptions, EngineParts, Llm, ModelFacts};
+    /// # use quire_executor::testing::ScriptedExecutor;
+    /// # let capacity = ScriptedExecutor::small_capacity(64, 16);
+    /// # let facts = ModelFacts { max_model_len: capacity.max_model_len };
+    /// # let config = EngineConfig::resolve(EngineOptions::new("counting"), facts)?;
+    /// # let executor = ScriptedExecutor::new(capacity, |_, position| position as u32);
+    /// # let llm = Llm::start(EngineParts::new(config, Box::new(executor)))?;
+    /// let results = llm.beam_search([vec![70, 71, 72]], &BeamSearchParams::new(2, 4))?;
+    /// let best = &results[0].outputs[0];
+    /// assert_eq!(best.token_ids.len(), 4);
+    /// assert!(best.cumulative_logprob >= results[0].outputs[1].cumulative_logprob);
+    /// # Ok::<(), quire_engine::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    ///
+    /// As [`generate`](Self::generate).
+    pub fn beam_search<P: Into<Prompt>>(
+        &self,
+        prompts: impl IntoIterator<Item = P>,
+        params: &BeamSearchParams,
+    ) -> Result<Vec<RequestOutput>> {
+        let requests = prompts.into_iter().map(|prompt| Request::beam_search(prompt, params.clone()));
+        let prepared = in_list(self.prepare(requests.collect()))?;
+        in_list(self.run(prepared.into_iter().map(Ok).collect()))
     }
 
     /// Runs requests, each to its own end: an error is that of its request alone. Results come in the order of
@@ -283,7 +314,7 @@ impl IndexedSink {
 impl EventSink for IndexedSink {
     fn send(&mut self, event: RequestEvent) {
         match event {
-            RequestEvent::Delta(_) => {}
+            RequestEvent::Delta(_) | RequestEvent::SoFar(_) => {}
             RequestEvent::Finished(output) => self.end(Some(Ok(*output))),
             RequestEvent::Failed(error) => self.end(Some(Err(error))),
         }

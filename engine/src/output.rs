@@ -9,6 +9,8 @@ use crate::{Error, RequestId};
 pub enum RequestEvent {
     /// More of one of its outputs.
     Delta(Delta),
+    /// All of one of its outputs so far, where [`OutputKind::Cumulative`](crate::OutputKind::Cumulative) was asked for.
+    SoFar(Delta),
     /// It has ended; all there is, once more.
     Finished(Box<RequestOutput>),
     /// It could not be completed. What was delivered before stands.
@@ -70,6 +72,16 @@ pub struct CompletionOutput {
     pub stop_reason: Option<StopReason>,
 }
 
+impl Delta {
+    /// Puts what follows behind it.
+    pub(crate) fn append(&mut self, next: Self) {
+        self.text.push_str(&next.text);
+        self.token_ids.extend(next.token_ids);
+        self.logprobs.iter_mut().zip(next.logprobs).for_each(|(all, next)| all.extend(next));
+        (self.finish_reason, self.stop_reason) = (next.finish_reason, next.stop_reason);
+    }
+}
+
 /// Why an output ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
@@ -110,7 +122,8 @@ pub enum StopReason {
     Text(String),
 }
 
-/// The log-probability of a token, and the best ones at its place, under the model's raw logits.
+/// The log-probability of a token, and the best ones at its place. Whether they are of the model's raw logits or of what
+/// was drawn from, and whether they are the logits themselves, is the setting `logprobs_mode`.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct TokenLogprobs {
     /// The token.
@@ -129,7 +142,7 @@ pub struct TokenLogprob {
     pub token_id: u32,
     /// Its text alone; a part of a character shows as U+FFFD.
     pub token: String,
-    /// Its natural log-probability. That of a forbidden token is written as -9999, since JSON has no infinity.
+    /// Its natural log-probability, or its logit. That of a forbidden token is written as -9999, since JSON has no infinity.
     #[serde(serialize_with = "finite")]
     pub logprob: f32,
 }

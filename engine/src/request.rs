@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use serde::{Deserialize, Serialize};
 
-use crate::{Prompt, SamplingParams};
+use crate::{BeamSearchParams, Prompt, SamplingParams};
 
 /// The name of a request, in logs and in its output. It need not be unique: inside, requests have numbers.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
@@ -58,6 +58,8 @@ pub struct Request {
     pub prompt: Prompt,
     /// How.
     pub params: SamplingParams,
+    /// Where it is given, the most probable continuations are searched for in this way, and `params` counts for nothing.
+    pub beam_search: Option<BeamSearchParams>,
     /// On whose behalf it runs, for policies that share the device among tenants. Tenants do not share cached blocks.
     pub tenant: Option<String>,
     /// For policies that look at it: lower is served first.
@@ -67,12 +69,18 @@ pub struct Request {
 }
 
 impl Request {
+    /// A search for the most probable continuations of a prompt.
+    pub fn beam_search(prompt: impl Into<Prompt>, params: BeamSearchParams) -> Self {
+        Self { beam_search: Some(params), ..Self::new(prompt, SamplingParams::default()) }
+    }
+
     /// A request with a fresh name, of no tenant.
     pub fn new(prompt: impl Into<Prompt>, params: SamplingParams) -> Self {
         Self {
             id: RequestId::next(),
             prompt: prompt.into(),
             params,
+            beam_search: None,
             tenant: None,
             priority: 0,
             cache_salt: None,

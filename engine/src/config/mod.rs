@@ -11,4 +11,6 @@ pub use error::ConfigError;
 pub use options::{EngineConfig, EngineOptions, EngineValues};
 pub use resolve::ModelFacts;
 pub use setting::{Setting, Source};
-pub use value::{Bytes, DTypeChoice, MaxModelLen, PreemptionMode};
+pub use value::{Bytes, DTypeChoice, MaxLogprobs, MaxModelLen, PreemptionMode};
+
+pub(crate) use value::SettingValue;

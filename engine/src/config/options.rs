@@ -4,12 +4,13 @@ use std::fmt;
 use std::ops::Deref;
 use std::path::PathBuf;
 
+use quire_executor::LogprobsMode;
 use quire_kernels::DType;
 use quire_models::{LoadFormat, LoadOptions, OnlineQuantization, WeightDType};
 use quire_scheduler::CapacityMode;
 
 use super::value::SettingValue;
-use super::{Bytes, ConfigError, DTypeChoice, MaxModelLen, PreemptionMode, Setting, Source};
+use super::{Bytes, ConfigError, DTypeChoice, MaxLogprobs, MaxModelLen, PreemptionMode, Setting, Source};
 
 /// Writes options, values and everything that goes over all of them, from one list.
 macro_rules! settings {
@@ -180,8 +181,10 @@ settings! {
     /// The folder that recordings of the scheduler go to, at an internal error or at a signal; that for temporary files
     /// where none is given.
     recording_dir: Option<PathBuf> = None;
-    /// Log-probabilities that a request may ask for at each token.
-    max_logprobs: usize = 20;
+    /// Log-probabilities that a request may ask for at each token. Memory for as many of every token is set aside.
+    max_logprobs: MaxLogprobs = MaxLogprobs::Tokens(20);
+    /// What log-probabilities are of: the model's logits or what is drawn from, and whether the logits themselves are told.
+    logprobs_mode: LogprobsMode = LogprobsMode::RawLogprobs;
 }
 
 /// The configuration in force: resolved once, validated, immutable. Its values are read as fields; it shows as one
@@ -267,7 +270,7 @@ impl EngineOptions {
     }
 
     /// Log-probabilities that a request may ask for: what was asked for, or the default.
-    pub fn logprobs_limit(&self) -> usize {
+    pub fn logprobs_limit(&self) -> MaxLogprobs {
         self.clone().with_defaults().max_logprobs
     }
 

@@ -3,12 +3,13 @@
 use std::fmt;
 use std::path::PathBuf;
 
+use quire_executor::LogprobsMode;
 use quire_kernels::DType;
 use quire_models::LoadFormat;
 use quire_scheduler::CapacityMode;
 
 /// A value with a text form, as flags, environment and files have it.
-pub(super) trait SettingValue: Sized {
+pub(crate) trait SettingValue: Sized {
     /// What a text must look like.
     const EXPECTED: &'static str;
 
@@ -52,6 +53,25 @@ pub enum PreemptionMode {
     Recompute,
     /// Its cache is kept on the host, as long as there is room.
     Swap,
+}
+
+/// The most log-probabilities at a token that a request may ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum MaxLogprobs {
+    /// Those of the whole vocabulary.
+    Vocabulary,
+    /// So many.
+    Tokens(usize),
+}
+
+impl MaxLogprobs {
+    /// As a number, for a vocabulary of that size.
+    pub fn of(self, vocab_size: usize) -> usize {
+        match self {
+            Self::Vocabulary => vocab_size,
+            Self::Tokens(tokens) => tokens,
+        }
+    }
 }
 
 /// An amount of memory.
@@ -169,6 +189,36 @@ impl SettingValue for MaxModelLen {
             Self::Auto => "auto".to_owned(),
             Self::Tokens(tokens) => tokens.to_string(),
         }
+    }
+}
+
+impl SettingValue for MaxLogprobs {
+    const EXPECTED: &'static str = "a whole number, or -1 for the whole vocabulary";
+
+    fn parse(text: &str) -> Option<Self> {
+        match text {
+            "-1" => Some(Self::Vocabulary),
+            _ => Some(Self::Tokens(usize::parse(text)?)),
+        }
+    }
+
+    fn show(&self) -> String {
+        match self {
+            Self::Vocabulary => "-1".to_owned(),
+            Self::Tokens(tokens) => tokens.to_string(),
+        }
+    }
+}
+
+impl SettingValue for LogprobsMode {
+    const EXPECTED: &'static str = "raw_logprobs, raw_logits, processed_logprobs or processed_logits";
+
+    fn parse(text: &str) -> Option<Self> {
+        Self::ALL.into_iter().find(|mode| mode.name() == text)
+    }
+
+    fn show(&self) -> String {
+        self.name().to_owned()
     }
 }
 

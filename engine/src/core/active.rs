@@ -7,6 +7,7 @@ use std::time::Duration;
 use quire_executor::{RowMask, RowSampling};
 use quire_scheduler::{FinishReason as SeqFinish, FinishedSequence, NewSequence, SeqId, Time};
 
+use super::beams::BeamGroup;
 use super::branch::{Branch, EndedBranch, NewBranch, with_text};
 use super::inbox::{RequestKey, WaitingSlot};
 use crate::checked::CheckedParams;
@@ -15,7 +16,7 @@ use crate::output::{FinishReason, RequestEvent, RequestMetrics, RequestOutput, T
 use crate::request::RequestId;
 use crate::structured::Grammar;
 use crate::text::{Detokenizer, TextDecoder};
-use crate::{Error, EventSender};
+use crate::{Error, EventSender, OutputKind};
 
 /// Where a request's events go. One that is dropped before an end was sent must tell its listener so: the engine's
 /// thread may be gone before it has seen a request.
@@ -60,28 +61,28 @@ impl Requests {
 
     /// The sequences of a request that have not ended.
     pub(super) fn seqs_of(&self, key: RequestKey) -> Vec<SeqId> {
-        self.by_key.get(&key).map_or_else(Vec::new, |request| request.branches.keys().copied().collect())
+        self.by_key.get(&key).map_or_else(Vec::new, |request| request.seqs().map(|(seq, _)| seq).collect())
     }
 
     /// The sequences of the requests that their clients call by that name. O(requests).
     pub(super) fn named(&self, id: &RequestId) -> Vec<SeqId> {
         let named = self.by_key.values().filter(|request| request.id == *id);
-        named.flat_map(|request| request.branches.keys().copied()).collect()
+        named.flat_map(|request| request.seqs().map(|(seq, _)| seq)).collect()
     }
 
     /// Requests that have not ended and have several sequences.
     pub(super) fn shared(&self) -> impl Iterator<Item = impl Iterator<Item = SeqId>> {
         let has_several = self.by_seq.len() > self.by_key.len();
         let requests = has_several.then(|| self.by_key.values()).into_iter().flatten();
-        requests.filter(|request| request.branches.len() > 1).map(|request| request.branches.keys().copied())
+        requests
+            .filter(|request| request.seqs().count() > 1)
+            .map(|request| request.seqs().map(|(seq, _)| seq))
     }
 
     /// All sequences that have not ended, with their requests and which output of those they are.
     pub(super) fn iter(&self) -> impl Iterator<Item = (SeqId, &ActiveRequest, u32)> {
         let requests = self.by_key.values();
-        requests.flat_map(|request| {
-            request.branches.iter().map(move |(seq, branch)| (*seq, request, branch.index))
-        })
+        requests.flat_map(|request| request.seqs().map(move |(seq, index)| (seq, request, index)))
     }
 
     /// A request gets another sequence, for its next output.
@@ -92,11 +93,18 @@ impl Requests {
             params: Arc::clone(&request.params),
             detokenizer,
             grammar: request.grammar.as_ref().map(Grammar::start),
-            is_streamed: request.is_streamed,
+            output_kind: request.output_kind,
         });
         request.num_branched += 1;
         request.branches.insert(seq, branch);
         self.by_seq.insert(seq, key);
+    }
+
+    /// A request gets the beams that it goes on with.
+    pub(super) fn set_beams(&mut self, key: RequestKey, beams: Box<BeamGroup>) {
+        let Some(request) = self.by_key.get_mut(&key) else { return };
+        self.by_seq.extend(beams.seqs().map(|(seq, _)| (seq, key)));
+        request.beams = Some(beams);
     }
 
     /// A sequence has ended. The request comes back with its last one.
@@ -110,7 +118,7 @@ impl Requests {
     /// Takes a request out, with the sequences of it that have not ended.
     pub(super) fn remove(&mut self, seq: SeqId) -> Option<(ActiveRequest, Vec<SeqId>)> {
         let request = self.by_key.remove(self.by_seq.get(&seq)?)?;
-        let seqs: Vec<_> = request.branches.keys().copied().collect();
+        let seqs: Vec<_> = request.seqs().map(|(seq, _)| seq).collect();
         for seq in &seqs {
             self.by_seq.remove(seq);
         }
@@ -142,8 +150,10 @@ pub(super) struct ActiveRequest {
     prompt: Option<String>,
     prompt_token_ids: Vec<u32>,
     prompt_logprobs: Option<Vec<Option<TokenLogprobs>>>,
-    is_streamed: bool,
+    output_kind: OutputKind,
     branches: BTreeMap<SeqId, Branch>,
+    /// A beam search has beams in place of branches.
+    pub(super) beams: Option<Box<BeamGroup>>,
     num_branched: u32,
     ended: Vec<EndedBranch>,
     num_cached_tokens: u32,
@@ -174,18 +184,19 @@ pub(super) struct NewRequest {
     pub(super) sink: Box<dyn EventSink>,
     pub(super) waiting: WaitingSlot,
     pub(super) unforked: Option<Unforked>,
+    pub(super) beams: Option<Box<BeamGroup>>,
 }
 
 impl ActiveRequest {
     fn new(seq: SeqId, new: NewRequest) -> Self {
         let params = Arc::new(new.params);
-        let is_streamed = new.sink.wants_deltas();
+        let output_kind = if new.sink.wants_deltas() { params.output_kind() } else { OutputKind::FinalOnly };
         let first = Branch::new(NewBranch {
             index: 0,
             params: Arc::clone(&params),
             detokenizer: new.detokenizer,
             grammar: None,
-            is_streamed,
+            output_kind,
         });
         let num_prompt_tokens = new.num_prompt_tokens as usize;
         Self {
@@ -202,8 +213,9 @@ impl ActiveRequest {
             sampling: new.sampling,
             prompt: new.prompt,
             prompt_token_ids: Vec::new(),
-            is_streamed,
-            branches: [(seq, first)].into(),
+            output_kind,
+            branches: if new.beams.is_none() { [(seq, first)].into() } else { BTreeMap::new() },
+            beams: new.beams,
             num_branched: 1,
             ended: Vec::new(),
             num_cached_tokens: 0,
@@ -230,6 +242,10 @@ impl ActiveRequest {
         decoder: &TextDecoder,
         now: Time,
     ) -> Option<SeqFinish> {
+        if let Some(beams) = &mut self.beams {
+            beams.take_candidates(seq, logprobs.map_or(&[][..], |logprobs| &logprobs.top), now);
+            return None;
+        }
         let taken = self.branches.get_mut(&seq)?.take_token(token_id, logprobs, decoder, now);
         let end = taken.unwrap_or_else(|error| {
             self.fail(error.into());
@@ -299,6 +315,9 @@ impl ActiveRequest {
 
     /// Whether the last token of a sequence was the request's first.
     pub(super) fn is_at_first_token(&self, seq: SeqId) -> bool {
+        if let Some(beams) = &self.beams {
+            return beams.is_at_first_token();
+        }
         self.branches.get(&seq).is_some_and(|branch| branch.index == 0 && branch.is_at_first_token())
     }
 
@@ -314,8 +333,8 @@ impl ActiveRequest {
 
     /// Sends what can be shown of one output.
     pub(super) fn emit(&mut self, seq: SeqId) {
-        if let Some(delta) = self.branches.get_mut(&seq).and_then(Branch::take_shown) {
-            self.sink.send(RequestEvent::Delta(delta));
+        if let Some(event) = self.branches.get_mut(&seq).and_then(Branch::take_shown) {
+            self.sink.send(event);
         }
     }
 
@@ -341,11 +360,33 @@ impl ActiveRequest {
         self.ended.iter().map(|ended| ended.output.token_ids.len()).sum()
     }
 
+    /// Its sequences that have not ended, each with its place among them.
+    fn seqs(&self) -> impl Iterator<Item = (SeqId, u32)> + '_ {
+        let branches = self.branches.iter().map(|(seq, branch)| (*seq, branch.index));
+        branches.chain(self.beams.iter().flat_map(|beams| beams.seqs()))
+    }
+
     fn is_complete(&self) -> bool {
-        self.branches.is_empty()
+        self.seqs().next().is_none()
+    }
+
+    /// A beam's sequence has ended: with the last one, so has the search.
+    fn end_beam(&mut self, finished: &FinishedSequence) {
+        let Some(beams) = &mut self.beams else { return };
+        beams.leave(finished.id);
+        self.num_preemptions += finished.num_preemptions;
+        if self.first_admitted.is_none() {
+            (self.first_admitted, self.num_cached_tokens) =
+                (finished.first_admitted, finished.num_cached_tokens);
+        }
+        if beams.seqs().next().is_none() {
+            self.ended = beams.end(&self.params);
+            self.prompt_token_ids = beams.take_prompt();
+        }
     }
 
     fn end(&mut self, finished: FinishedSequence, reason: FinishReason) {
+        self.end_beam(&finished);
         let Some(branch) = self.branches.remove(&finished.id) else { return };
         self.num_preemptions += finished.num_preemptions;
         if branch.index == 0 {
@@ -353,9 +394,9 @@ impl ActiveRequest {
             self.first_admitted = finished.first_admitted;
             self.prompt_token_ids = finished.tokens[..finished.num_prompt_tokens as usize].to_vec();
         }
-        let (delta, ended) = branch.end(finished, reason);
-        if self.is_streamed && self.failure.is_none() {
-            self.sink.send(RequestEvent::Delta(delta));
+        let (last, ended) = branch.end(finished, reason);
+        if let Some(event) = last.filter(|_| self.failure.is_none()) {
+            self.sink.send(event);
         }
         self.ended.push(ended);
     }

@@ -5,9 +5,12 @@ use std::time::Duration;
 
 use quire_scheduler::{FinishReason as SeqFinish, FinishedSequence, Time};
 
+use crate::OutputKind;
 use crate::checked::CheckedParams;
 use crate::clock::ms_between;
-use crate::output::{CompletionOutput, Delta, FinishReason, StopReason, TokenLogprob, TokenLogprobs};
+use crate::output::{
+    CompletionOutput, Delta, FinishReason, RequestEvent, StopReason, TokenLogprob, TokenLogprobs,
+};
 use crate::structured::{GrammarError, GrammarState};
 use crate::text::{Detokenizer, StopStrings, TextDecoder};
 
@@ -20,14 +23,16 @@ pub(super) struct Branch {
     /// Where it is in its form.
     grammar: Option<GrammarState>,
     stop: StopStrings,
-    /// Whether pieces are wanted.
-    is_streamed: bool,
+    /// What is to be shown before the end.
+    output_kind: OutputKind,
     num_tokens: u32,
     text: String,
     /// The text of the newest token.
     piece: String,
     /// What has not been sent.
     unsent: Delta,
+    /// All that was sent, where it is sent again.
+    sent: Delta,
     logprobs: Option<Vec<TokenLogprobs>>,
     first_token: Option<Time>,
     last_token: Time,
@@ -44,7 +49,7 @@ pub(super) struct NewBranch {
     pub(super) params: Arc<CheckedParams>,
     pub(super) detokenizer: Box<dyn Detokenizer>,
     pub(super) grammar: Option<GrammarState>,
-    pub(super) is_streamed: bool,
+    pub(super) output_kind: OutputKind,
 }
 
 /// An output that has ended, and its share of the request's times.
@@ -58,16 +63,17 @@ pub(super) struct EndedBranch {
 
 impl Branch {
     pub(super) fn new(new: NewBranch) -> Self {
-        let NewBranch { index, params, detokenizer, grammar, is_streamed } = new;
+        let NewBranch { index, params, detokenizer, grammar, output_kind } = new;
         Self {
             index,
             grammar,
             stop: StopStrings::new(params.stop().to_vec(), params.include_stop_str_in_output()),
             logprobs: params.logprobs().map(|_| Vec::new()),
             unsent: empty_delta(index, &params),
+            sent: empty_delta(index, &params),
             params,
             detokenizer,
-            is_streamed,
+            output_kind,
             num_tokens: 0,
             text: String::new(),
             piece: String::new(),
@@ -98,7 +104,7 @@ impl Branch {
         self.first_token.get_or_insert(now);
         self.last_token = now;
         let logprobs = logprobs.map(|logprobs| with_text(logprobs, decoder));
-        if self.is_streamed {
+        if self.output_kind != OutputKind::FinalOnly {
             self.unsent.token_ids.push(token_id);
             self.unsent.logprobs.iter_mut().zip(&logprobs).for_each(|(unsent, one)| unsent.push(one.clone()));
         }
@@ -128,21 +134,24 @@ impl Branch {
     }
 
     /// What can be shown. Tokens without text wait for some, so that the two stay in step.
-    pub(super) fn take_shown(&mut self) -> Option<Delta> {
+    pub(super) fn take_shown(&mut self) -> Option<RequestEvent> {
         let has_tokens = self.detokenizer.is_silent() && !self.unsent.token_ids.is_empty();
-        (has_tokens || !self.unsent.text.is_empty()).then(|| self.take_unsent())
+        if !has_tokens && self.unsent.text.is_empty() {
+            return None;
+        }
+        self.take_unsent(None)
     }
 
     /// The end: what was left to be shown, and all there is once more.
-    pub(super) fn end(mut self, finished: FinishedSequence, reason: FinishReason) -> (Delta, EndedBranch) {
+    pub(super) fn end(
+        mut self,
+        finished: FinishedSequence,
+        reason: FinishReason,
+    ) -> (Option<RequestEvent>, EndedBranch) {
         if !self.text_is_cut {
             self.flush_text();
         }
-        let delta = Delta {
-            finish_reason: Some(reason),
-            stop_reason: self.stop_reason.clone(),
-            ..self.take_unsent()
-        };
+        let last = self.take_unsent(Some(reason));
         let mut token_ids = finished.tokens;
         token_ids.drain(..finished.num_prompt_tokens as usize);
         let num_gaps = self.num_tokens.saturating_sub(1);
@@ -157,7 +166,7 @@ impl Branch {
             stop_reason: self.stop_reason,
         };
         let decoding_ms = self.first_token.map_or(0.0, |first| ms_between(first, self.last_token));
-        (delta, EndedBranch { output, first_token: self.first_token, decoding_ms, num_gaps })
+        (last, EndedBranch { output, first_token: self.first_token, decoding_ms, num_gaps })
     }
 
     fn take_ending(&mut self, token_id: u32) -> Result<Option<SeqFinish>, GrammarError> {
@@ -197,14 +206,25 @@ impl Branch {
 
     /// The text from there on is new.
     fn note_text(&mut self, start: usize) {
-        if self.is_streamed {
+        if self.output_kind != OutputKind::FinalOnly {
             self.unsent.text.push_str(&self.text[start..]);
         }
     }
 
-    fn take_unsent(&mut self) -> Delta {
+    /// What has not been sent, as an event, with the reason for an end.
+    fn take_unsent(&mut self, finish_reason: Option<FinishReason>) -> Option<RequestEvent> {
         let next = empty_delta(self.index, &self.params);
-        std::mem::replace(&mut self.unsent, next)
+        let mut delta = std::mem::replace(&mut self.unsent, next);
+        delta.finish_reason = finish_reason;
+        delta.stop_reason = self.stop_reason.clone().filter(|_| finish_reason.is_some());
+        match self.output_kind {
+            OutputKind::FinalOnly => None,
+            OutputKind::Delta => Some(RequestEvent::Delta(delta)),
+            OutputKind::Cumulative => {
+                self.sent.append(delta);
+                Some(RequestEvent::SoFar(self.sent.clone()))
+            }
+        }
     }
 }
 

@@ -12,6 +12,7 @@ use quire_scheduler::{
 };
 
 use super::active::{ActiveRequest, NewRequest, Requests, Unforked};
+use super::beams::{BeamGroup, NewBeams};
 use super::inbox::{Command, Inbox, RequestKey, Status, Submission};
 use super::rates::MeasuredRates;
 use super::results::OpenStep;
@@ -196,6 +197,12 @@ impl EngineCore {
         let num_prompt_tokens = prepared.sequence.prompt.len() as u32;
         let arrival = prepared.sequence.arrival;
         let unforked = unforked(&prepared);
+        let beams = prepared.beams.map(|params| NewBeams {
+            params,
+            prompt: prepared.sequence.prompt.clone(),
+            like: like(&prepared.sequence),
+            max_tokens: self.room_for_beams(num_prompt_tokens).min(prepared.sequence.max_output_tokens),
+        });
         let awaits_grammar = prepared.grammar.is_some();
         self.num_awaited_grammars += usize::from(awaits_grammar);
         match self.scheduler.add(prepared.sequence) {
@@ -214,6 +221,7 @@ impl EngineCore {
                     sink,
                     waiting,
                     unforked,
+                    beams: beams.map(|beams| Box::new(BeamGroup::new(seq, beams, self.decoder.clone()))),
                 };
                 self.requests.insert(seq, request);
                 if awaits_grammar {
@@ -222,6 +230,14 @@ impl EngineCore {
             }
             Err(error) => sink.send(RequestEvent::Failed(quire_scheduler::Error::from(error).into())),
         }
+    }
+
+    /// Tokens that the beams of a prompt may generate: each may have to come back as a sequence that it is the prompt of.
+    fn room_for_beams(&self, num_prompt_tokens: u32) -> u32 {
+        let capacity = self.scheduler.view().cache().capacity();
+        let in_pool = capacity.admissible_blocks().saturating_mul(capacity.block_size);
+        let max_len = in_pool.min(self.scheduler.view().effective_config().max_model_len);
+        max_len.saturating_sub(num_prompt_tokens)
     }
 
     /// Gives a request up, wherever it is; its blocks are free with the last open step that may touch them.
@@ -380,12 +396,16 @@ fn unforked(prepared: &Prepared) -> Option<Unforked> {
     if num == 0 {
         return None;
     }
-    let NewSequence { max_output_tokens, arrival, tenant, priority, salt, ref hashes, .. } =
-        prepared.sequence;
-    // Those of the prompt's blocks were computed on the caller's thread, once for all.
-    let hashes = hashes.clone();
-    let like = NewSequence { prompt: Vec::new(), max_output_tokens, arrival, tenant, priority, salt, hashes };
+    // The hashes of the prompt's blocks were computed on the caller's thread, once for all.
+    let like = NewSequence { hashes: prepared.sequence.hashes.clone(), ..like(&prepared.sequence) };
     Some(Unforked { num, like, held_end: None })
+}
+
+/// A sequence without its prompt.
+fn like(sequence: &NewSequence) -> NewSequence {
+    let NewSequence { max_output_tokens, arrival, tenant, priority, salt, runs_ahead, .. } = *sequence;
+    let prompt = Vec::new();
+    NewSequence { prompt, max_output_tokens, arrival, tenant, priority, salt, runs_ahead, hashes: None }
 }
 
 fn tell_end(request: ActiveRequest, reason: FinishReason, now: Time) {

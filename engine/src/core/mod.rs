@@ -8,6 +8,7 @@
 
 mod active;
 mod batch;
+mod beams;
 mod branch;
 mod engine_core;
 mod fork;

@@ -81,6 +81,7 @@ impl EngineCore {
         for &(seq, num_tokens) in &report.accepted {
             self.note_tokens(seq, num_tokens, now);
             report.finished.extend(self.fork(seq));
+            report.finished.extend(self.advance_beams(seq));
         }
         self.finish(report.finished, now);
         // The device may wait for them.

@@ -4,7 +4,7 @@ use quire_kernels::Kernels;
 use quire_models::{Checkpoint, WeightSummary};
 
 use crate::ConfigError;
-use crate::config::EngineConfig;
+use crate::config::{EngineConfig, SettingValue};
 
 /// A backend need not have a kernel for each dtype that files have.
 pub(super) fn check_dtypes(weights: &WeightSummary, kernels: &Kernels) -> Result<(), quire_models::Error> {
@@ -37,14 +37,18 @@ pub(super) fn check_quantization(config: &EngineConfig, checkpoint: &Checkpoint)
     }
 }
 
-/// There are no more log-probabilities at a token than tokens.
-pub(super) fn check_max_logprobs(config: &EngineConfig, vocab_size: usize) -> Result<(), ConfigError> {
-    if config.max_logprobs <= vocab_size {
-        return Ok(());
+/// There are no more log-probabilities at a token than tokens, nor more than the backend finds.
+pub(super) fn check_max_logprobs(
+    config: &EngineConfig,
+    vocab_size: usize,
+    kernels: &Kernels,
+) -> Result<(), ConfigError> {
+    let given = config.max_logprobs;
+    let refuse = |expected| Err(ConfigError::Value { field: "max_logprobs", given: given.show(), expected });
+    let num_found = kernels.sampling().max_top_logprobs(vocab_size);
+    match given.of(vocab_size) {
+        more if more > vocab_size => refuse(format!("0 to the size of the vocabulary, {vocab_size}, or -1")),
+        more if more > num_found => refuse(format!("at most {num_found}, which this backend finds")),
+        _ => Ok(()),
     }
-    Err(ConfigError::Value {
-        field: "max_logprobs",
-        given: config.max_logprobs.to_string(),
-        expected: format!("0 to the size of the vocabulary, {vocab_size}"),
-    })
 }

@@ -11,9 +11,11 @@ pub(super) fn check_generation(config: &EngineConfig, checkpoint: &Checkpoint) -
     if config.generation_config != "auto" {
         return Ok(());
     }
+    let vocab_size = checkpoint.config().vocab_size;
     let limits = ParamLimits {
-        vocab_size: checkpoint.config().vocab_size,
-        max_logprobs: config.max_logprobs,
+        vocab_size,
+        max_logprobs: config.max_logprobs.of(vocab_size),
+        logprobs_mode: config.logprobs_mode,
         eos: EosTokens::default(),
     };
     let checked = default_params(checkpoint.generation()).check(&limits);

@@ -28,6 +28,7 @@ pub(super) fn memory_request(
     config: &EngineConfig,
     kv_dtype: DType,
     pool_default: PoolDefault,
+    vocab_size: usize,
 ) -> MemoryRequest {
     let pool = match (config.num_gpu_blocks_override, config.kv_cache_memory, pool_default) {
         (Some(num_blocks), ..) => PoolSize::Blocks(num_blocks),
@@ -47,7 +48,8 @@ pub(super) fn memory_request(
         pool,
         swap_bytes: (config.swap_space * f64::from(1 << 30)) as usize,
         kv_dtype,
-        max_logprobs: u32::try_from(config.max_logprobs).unwrap_or(u32::MAX),
+        max_logprobs: u32::try_from(config.max_logprobs.of(vocab_size)).unwrap_or(u32::MAX),
+        logprobs_mode: config.logprobs_mode,
         enforce_eager: config.enforce_eager,
         graph_bytes: graph_bytes(config, pool_default),
     }

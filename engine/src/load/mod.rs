@@ -102,7 +102,7 @@ impl<'a> EngineBuilder<'a> {
         };
         let config = EngineConfig::resolve(options, facts)?;
         check_quantization(&config, &checkpoint)?;
-        check_max_logprobs(&config, checkpoint.config().vocab_size)?;
+        check_max_logprobs(&config, checkpoint.config().vocab_size, &self.kernels)?;
         check_generation(&config, &checkpoint)?;
         let texts = GivenTexts::read(&config)?;
         let policy = self.policies.build(&config.scheduling_policy).map_err(ConfigError::from)?;
@@ -114,7 +114,7 @@ impl<'a> EngineBuilder<'a> {
             weight_bytes: weight_bytes(&weights, &self.kernels),
         };
         let kv_cache = KvCacheChoice::new(&config, &checkpoint, &weights, &self.kernels)?;
-        let request = memory_request(&config, kv_cache.dtype, self.pool_default);
+        let request = memory_request(&config, kv_cache.dtype, self.pool_default, sizes.config.vocab_size);
         let memory = MemoryPlan::new(&self.kernels, sizes, &request)?;
         warn_of_small_pool(&memory);
         Ok(EnginePlan {

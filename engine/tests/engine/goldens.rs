@@ -18,7 +18,7 @@ fn goldens() -> PathBuf {
 }
 
 /// A model of the repository's goldens, with a tokenizer of no more tokens than it has.
-fn golden(name: &str) -> (GoldenModel, TempDir) {
+pub(crate) fn golden(name: &str) -> (GoldenModel, TempDir) {
     let model = GoldenModel::read(&goldens().join(format!("{name}.json"))).unwrap();
     let folder = tempfile::tempdir().unwrap();
     model.write_folder(folder.path()).unwrap();

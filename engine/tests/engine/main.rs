@@ -1,5 +1,6 @@
 //! The engine as its users see it: on a scripted executor, and on a tiny model.
 
+mod beams;
 mod cancellation;
 mod chat;
 mod explain;
@@ -11,7 +12,10 @@ mod limits;
 mod loading;
 mod loops;
 mod model;
+mod output_kinds;
+mod params;
 mod rig;
+mod sampling_goldens;
 mod schemas;
 mod structured;
 mod text;

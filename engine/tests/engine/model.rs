@@ -19,7 +19,7 @@ fn folder() -> TempDir {
     folder
 }
 
-fn options(folder: &Path) -> EngineOptions {
+pub(crate) fn options(folder: &Path) -> EngineOptions {
     EngineOptions::new(folder)
         .kv_cache_dtype(DTypeChoice::DType(DType::F32))
         .max_num_seqs(8)
@@ -28,11 +28,11 @@ fn options(folder: &Path) -> EngineOptions {
         .seed(5)
 }
 
-fn load(options: EngineOptions, kernels: Kernels) -> Llm {
+pub(crate) fn load(options: EngineOptions, kernels: Kernels) -> Llm {
     EngineBuilder::new(options, kernels, &ModelRegistry::default(), &PolicyRegistry::default()).llm().unwrap()
 }
 
-fn prompt(random: &mut Random, len: usize) -> Vec<u32> {
+pub(crate) fn prompt(random: &mut Random, len: usize) -> Vec<u32> {
     (0..len).map(|_| 3 + random.below(256) as u32).collect()
 }
 

@@ -74,7 +74,16 @@ const FLAGS: &[Flag] = &[
     ),
     flag("max_num_waiting", "N", "Requests that may wait before others are refused"),
     flag("recording_dir", "DIR", "Where the scheduler's recordings go, at SIGUSR1 or an internal error"),
-    flag("max_logprobs", "N", "Log-probabilities that a request may ask for at each token"),
+    flag(
+        "max_logprobs",
+        "N",
+        "Log-probabilities that a request may ask for at each token; -1 is the whole vocabulary",
+    ),
+    flag(
+        "logprobs_mode",
+        "MODE",
+        "What log-probabilities are of: raw_logprobs, raw_logits, processed_logprobs or processed_logits",
+    ),
 ];
 
 /// Settings that are on or off: `--NAME`, `--NAME=false` and `--no-NAME`.

@@ -8,10 +8,12 @@ use std::path::{Path, PathBuf};
 use clap::{ArgGroup, Args};
 use indicatif::{ProgressBar, ProgressStyle};
 use quire_engine::{
-    EngineClient, ParamLimits, Request, RequestEvent, RequestOutput, RequestStream, SamplingParams,
+    EngineClient, OutputKind, ParamLimits, Request, RequestEvent, RequestOutput, RequestStream,
+    SamplingParams,
 };
 
 use super::Context;
+use super::beams::BeamFlags;
 use super::input::{self, Input, InputError, InputLine, LineError};
 use super::model::ModelArgs;
 use super::output::{self, OutputFormat};
@@ -42,6 +44,8 @@ pub(crate) struct GenerateArgs {
     /// Outputs of a prompt, each with random numbers of its own; more than 1 need a temperature.
     #[arg(short, long, value_name = "N", default_value_t = 1, help_heading = "Sampling")]
     n: u32,
+    #[command(flatten)]
+    beams: BeamFlags,
 }
 
 pub(crate) fn run(context: &Context<'_>, args: &GenerateArgs) -> Result<()> {
@@ -49,6 +53,9 @@ pub(crate) fn run(context: &Context<'_>, args: &GenerateArgs) -> Result<()> {
     let limits = args.model.known_limits()?;
     let with_n = |params: SamplingParams| SamplingParams { n: args.n, ..params };
     let defaults = args.sampling.checked_over(&with_n(SamplingParams::default()), &limits)?;
+    if let Some(search) = args.beams.search(&args.sampling, &SamplingParams::default())? {
+        search.check(&limits).map_err(quire_engine::Error::from)?;
+    }
     let input = args.input.as_deref().map(|path| read_input(path, &defaults, &limits)).transpose()?;
     let engine = args.model.start(context, args.sampling.seed())?;
     let defaults = args.sampling.over(&with_n(engine.model().default_params.clone()))?;
@@ -60,7 +67,9 @@ pub(crate) fn run(context: &Context<'_>, args: &GenerateArgs) -> Result<()> {
                 run_all(&*engine, requests, args.output_format()).await
             }
             None => {
+                let beam_search = args.beams.search(&args.sampling, &engine.model().default_params)?;
                 let request = Request::new(args.prompt.clone().unwrap_or_default(), defaults);
+                let request = Request { beam_search, ..request };
                 run_one(&*engine, request, args.output_format()).await
             }
         }
@@ -128,16 +137,18 @@ impl Batch<'_> {
 }
 
 /// Writes the text as it comes; several outputs, when all have ended.
-async fn run_one(engine: &dyn EngineClient, request: Request, format: OutputFormat) -> Result<()> {
+async fn run_one(engine: &dyn EngineClient, mut request: Request, format: OutputFormat) -> Result<()> {
     let mut stdout = io::stdout().lock();
-    let is_written_at_once = format == OutputFormat::Text && request.params.n == 1;
+    let is_drawn_once = request.params.n == 1 && request.beam_search.is_none();
+    let is_written_at_once = format == OutputFormat::Text && is_drawn_once;
+    request.params.output_kind = OutputKind::Delta;
     let mut stream = engine.submit(request).await?;
     while let Some(event) = output::unless_closed(stream.next()).await? {
         match event {
             RequestEvent::Delta(delta) if is_written_at_once => {
                 write!(stdout, "{}", delta.text).and_then(|()| stdout.flush()).map_err(Error::Stdout)?;
             }
-            RequestEvent::Delta(_) => {}
+            RequestEvent::Delta(_) | RequestEvent::SoFar(_) => {}
             RequestEvent::Finished(output) => {
                 return match is_written_at_once {
                     true => writeln!(stdout).map_err(Error::Stdout),

@@ -1,5 +1,6 @@
 //! The command line: `generate`, `chat`, `serve`, `check`, `inspect`, `bench`, `tune-kernels`, `trace`, `simulate`, `tune`.
 
+mod beams;
 pub(crate) mod bench;
 mod chat;
 mod check;

@@ -57,7 +57,7 @@ impl ModelArgs {
 
     /// What requests may ask for, as far as it is known before a model is.
     pub(crate) fn known_limits(&self) -> Result<ParamLimits> {
-        Ok(input::permissive_limits(self.given()?.logprobs_limit()))
+        Ok(input::permissive_limits(self.given()?.logprobs_limit().of(usize::MAX)))
     }
 
     /// The settings, with the files of the model.

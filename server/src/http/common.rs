@@ -1,6 +1,6 @@
 //! Fields and parts that both APIs have.
 
-use quire_engine::{Prompt, Request, RequestId, RequestOutput, SamplingParams, TokenLogprobs};
+use quire_engine::{OutputKind, Prompt, Request, RequestId, RequestOutput, SamplingParams, TokenLogprobs};
 use serde_json::{Map, Value, json};
 
 use super::body::Body;
@@ -68,7 +68,9 @@ pub(crate) fn requests(
     let request = |(place, prompt)| Request {
         id: RequestId::new(if is_alone { id.to_owned() } else { format!("{id}-{place}") }),
         prompt,
-        params: params.clone(),
+        // Chunks are written from pieces, whatever the client asks for.
+        params: SamplingParams { output_kind: OutputKind::Delta, ..params.clone() },
+        beam_search: None,
         tenant: tenant.clone(),
         priority: common.priority,
         cache_salt: common.cache_salt.clone(),

@@ -329,7 +329,7 @@ impl EventWriter for Chunks {
             RequestEvent::Finished(output) if self.form.shows_cached => {
                 self.usage.cached(output.num_cached_tokens.into());
             }
-            RequestEvent::Finished(_) => {}
+            RequestEvent::SoFar(_) | RequestEvent::Finished(_) => {}
             RequestEvent::Failed(error) => return Err(error.into()),
         }
         Ok(())
