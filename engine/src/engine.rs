@@ -39,6 +39,9 @@ pub struct EngineParts {
     pub eos: EosTokens,
     /// What parameters are where a request does not give them.
     pub default_params: SamplingParams,
+    /// How long a grammar may take to compile; 0.9 s, so that its error is there within a second, or more where the
+    /// processor has other things to do.
+    pub grammar_time_limit: Duration,
     /// Who runs when.
     pub policy: Box<dyn SchedulerPolicy>,
     /// What computes.
@@ -55,6 +58,7 @@ impl EngineParts {
             chat_template: None,
             eos: EosTokens::default(),
             default_params: SamplingParams::default(),
+            grammar_time_limit: GrammarCompiler::TIME_LIMIT,
             policy: Box::new(Fcfs),
             executor,
         }
@@ -83,6 +87,7 @@ impl Engine {
             chat_template,
             eos,
             default_params,
+            grammar_time_limit,
             policy,
             executor,
         } = parts;
@@ -107,7 +112,7 @@ impl Engine {
             default_params,
         };
         let clock = Clock::start();
-        let grammars = GrammarCompiler::new(tokenizer, vocab_size);
+        let grammars = GrammarCompiler::with_time_limit(tokenizer, vocab_size, grammar_time_limit);
         let frontend = Frontend {
             decoder: decoder.clone(),
             grammars: grammars.clone(),

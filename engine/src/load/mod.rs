@@ -27,7 +27,9 @@ use self::kv_cache::KvCacheChoice;
 use self::memory::{memory_request, warn_of_small_pool, weight_bytes};
 use self::texts::{GivenTexts, LoadedTexts, eos_tokens};
 use crate::config::{EngineConfig, EngineOptions, ModelFacts};
-use crate::{AsyncLlm, ConfigError, EngineParts, Fingerprint, Llm, Result, SamplingParams, report};
+use crate::{
+    AsyncLlm, ConfigError, EngineParts, Fingerprint, GrammarCompiler, Llm, Result, SamplingParams, report,
+};
 
 /// Options, a backend, and the registries: what an engine is loaded with.
 pub struct EngineBuilder<'a> {
@@ -229,6 +231,7 @@ impl EnginePlan {
             },
             chat_template,
             tokenizer,
+            grammar_time_limit: GrammarCompiler::TIME_LIMIT,
             policy,
             executor: Box::new(executor),
             config,

@@ -16,8 +16,6 @@ use super::source::GrammarSource;
 use super::vocabulary::token_tree;
 use crate::frontend::guarded;
 
-/// How long a compilation may take where nothing else was said: its error is there within a second.
-const TIME_LIMIT: Duration = Duration::from_millis(900);
 /// Compilations at a time.
 const MAX_RUNNING: usize = 2;
 /// Compilations past their time of which the end is not awaited; with more, no other is started.
@@ -100,9 +98,12 @@ pub(crate) struct GrammarTicket {
 }
 
 impl GrammarCompiler {
+    /// How long a compilation may take where nothing else was said: its error is there within a second.
+    pub const TIME_LIMIT: Duration = Duration::from_millis(900);
+
     /// For the tokens of a tokenizer; the model may have more ids than it.
     pub fn new(tokenizer: Option<Arc<Tokenizer>>, vocab_size: usize) -> Self {
-        Self::with_time_limit(tokenizer, vocab_size, TIME_LIMIT)
+        Self::with_time_limit(tokenizer, vocab_size, Self::TIME_LIMIT)
     }
 
     /// The same, with a limit on the time that a compilation may take in place of 0.9 s.

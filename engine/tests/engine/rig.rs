@@ -1,5 +1,7 @@
 //! A running engine without a model.
 
+use std::time::Duration;
+
 use quire_engine::{
     EngineConfig, EngineOptions, EngineParts, EosTokens, Llm, ModelFacts, Request, RequestEvent,
     RequestOutput, SamplingParams,
@@ -27,6 +29,7 @@ pub(crate) struct RigSpec {
     pub(crate) eos: EosTokens,
     pub(crate) chat_template: Option<String>,
     pub(crate) tokenizer: Tokenizer,
+    pub(crate) grammar_time_limit: Duration,
     pub(crate) policy: Box<dyn SchedulerPolicy>,
 }
 
@@ -49,6 +52,8 @@ impl RigSpec {
             eos: EosTokens { silent: [EOS].into(), ..EosTokens::default() },
             chat_template: Some(TinyTokenizer::CHAT_TEMPLATE.to_owned()),
             tokenizer: tokenizer(),
+            // Other tests may have the processor.
+            grammar_time_limit: Duration::from_secs(60),
             policy: Box::new(Fcfs),
         }
     }
@@ -69,6 +74,7 @@ impl RigSpec {
             chat_template: self.chat_template,
             eos: self.eos,
             default_params: SamplingParams::default(),
+            grammar_time_limit: self.grammar_time_limit,
             policy: self.policy,
             executor: Box::new(executor),
         };

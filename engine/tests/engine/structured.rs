@@ -2,7 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use quire_engine::{ErrorKind, FinishReason, RequestOutput, SamplingParams, StructuredOutputs};
+use quire_engine::{
+    ErrorKind, FinishReason, GrammarCompiler, RequestOutput, SamplingParams, StructuredOutputs,
+};
 use serde_json::{Value, json};
 
 use crate::rig::{EOS, Rig, RigSpec, byte_tokens, noise};
@@ -57,7 +59,8 @@ fn br_46_white_space_comes_to_an_end() {
 
 #[test]
 fn br_46_what_cannot_be_compiled_is_refused_within_a_second() {
-    let rig = RigSpec::default().start(|_, _| 50);
+    let grammar_time_limit = GrammarCompiler::TIME_LIMIT;
+    let rig = RigSpec { grammar_time_limit, ..RigSpec::default() }.start(|_, _| 50);
     let mut deep = json!({"type": "null"});
     (0..100).for_each(|_| deep = json!({"type": "array", "items": deep}));
     let long: Vec<String> = (0..100_000).map(|i| format!("value number {i}")).collect();

@@ -56,6 +56,7 @@ impl Rig {
             chat_template: Some(TinyTokenizer::CHAT_TEMPLATE.to_owned()),
             eos: EosTokens { silent: [TinyTokenizer::EOS].into(), ..EosTokens::default() },
             default_params: SamplingParams::default(),
+            grammar_time_limit: quire_engine::GrammarCompiler::TIME_LIMIT,
             policy: Box::new(Fcfs),
             executor: Box::new(executor),
         };
