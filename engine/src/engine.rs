@@ -2,7 +2,7 @@
 
 use std::fmt;
 use std::path::PathBuf;
-use std::sync::{Arc, mpsc};
+use std::sync::mpsc;
 use std::time::Duration;
 
 use quire_executor::Executor;
@@ -17,9 +17,9 @@ use crate::clock::Clock;
 use crate::core::{CoreParts, EngineCore, Inbox, SharedStats, StepOrder};
 use crate::frontend::Frontend;
 use crate::recording::save_recording;
+use crate::renderer::PromptRenderer;
 use crate::seeds::{Seeds, random_u64};
 use crate::structured::GrammarCompiler;
-use crate::text::{ChatTemplate, TextDecoder};
 use crate::{ConfigError, EngineConfig, EngineStats, Error, PreemptionMode, Request, Result, SamplingParams};
 
 /// How long the end of the thread is waited for: one that hangs in a device must not hang the program.
@@ -92,15 +92,11 @@ impl Engine {
             executor,
         } = parts;
         let scheduler = scheduler(&config, policy, executor.as_ref())?;
-        let template = chat_template
-            .zip(tokenizer.as_ref())
-            .map(|(source, tokenizer)| ChatTemplate::at_start(&source, tokenizer.named_tokens().clone()))
-            .transpose()?;
-        let tokenizer = tokenizer.map(Arc::new);
-        let decoder = TextDecoder::new(tokenizer.clone());
         let max_model_len = scheduler.effective_config().max_model_len as usize;
         let config = config.fitted(max_model_len);
         let vocab_size = executor.capacity().vocab_size;
+        let renderer = PromptRenderer::new(tokenizer, chat_template, vocab_size)?;
+        let decoder = renderer.decoder().clone();
         let model = ModelInfo {
             name: config.served_model_name.clone(),
             path: config.model.display().to_string(),
@@ -108,15 +104,14 @@ impl Engine {
             max_model_len,
             vocab_size,
             eos_token_ids: eos.all().into_iter().collect(),
-            has_chat_template: template.is_some(),
+            has_chat_template: renderer.has_chat_template(),
             default_params,
         };
         let clock = Clock::start();
-        let grammars = GrammarCompiler::with_time_limit(tokenizer, vocab_size, grammar_time_limit);
+        let grammars = GrammarCompiler::with_time_limit(decoder.shared_tokenizer(), vocab_size, grammar_time_limit);
         let frontend = Frontend {
-            decoder: decoder.clone(),
             grammars: grammars.clone(),
-            template,
+            renderer,
             limits: ParamLimits {
                 vocab_size,
                 max_logprobs: config.max_logprobs.of(vocab_size),

@@ -5,28 +5,26 @@ use std::collections::BTreeSet;
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::time::SystemTime;
 
 use quire_executor::RowSampling;
 use quire_kvcache::{BlockHashes, CacheSalt, Capacity, PrefixHasher};
-use quire_models::{EncodeOptions, SpecialTokens, Tokenizer};
 use quire_scheduler::{NewSequence, TenantId, Time};
 
 use crate::beam::CheckedBeams;
 use crate::checked::{CheckedParams, ParamLimits};
 use crate::clock::Clock;
-use crate::prompt::{ChatPrompt, Prompt};
+use crate::prompt::Prompt;
+use crate::renderer::{PromptRenderer, RenderedPrompt};
 use crate::request::{Request, RequestId};
 use crate::seeds::Seeds;
 use crate::structured::{GrammarCompiler, GrammarTicket};
-use crate::text::{ChatTemplate, Detokenizer, TextDecoder};
+use crate::text::Detokenizer;
 use crate::{Error, PromptError, Result};
 
 /// Checks requests and turns them into what the scheduler and the device understand.
 pub(crate) struct Frontend {
-    pub(crate) decoder: TextDecoder,
     pub(crate) grammars: GrammarCompiler,
-    pub(crate) template: Option<ChatTemplate>,
+    pub(crate) renderer: PromptRenderer,
     pub(crate) limits: ParamLimits,
     pub(crate) max_model_len: usize,
     pub(crate) capacity: Capacity,
@@ -60,12 +58,6 @@ impl Prepared {
     }
 }
 
-/// A prompt as tokens, and as text where it was given as such.
-struct TokenizedPrompt {
-    text: Option<String>,
-    token_ids: Vec<u32>,
-}
-
 impl Frontend {
     /// Checks a request and prepares it.
     ///
@@ -93,7 +85,12 @@ impl Frontend {
 
     /// The tokens of a prompt, as a request with it would have them.
     pub(crate) fn tokenize(&self, prompt: Prompt) -> Result<Vec<u32>> {
-        guarded("tokenizing", || Ok(self.tokenize_prompt(prompt)?.token_ids))
+        guarded("tokenizing", || Ok(self.renderer.render_prompt(prompt)?.token_ids))
+    }
+
+    /// A prompt written out, with its tokens.
+    pub(crate) fn render(&self, prompt: Prompt) -> Result<RenderedPrompt> {
+        guarded("rendering", || Ok(self.renderer.render_prompt(prompt)?))
     }
 
     /// A beginning as a prompt has it, with the names of its full blocks.
@@ -110,12 +107,12 @@ impl Frontend {
         if let Some(&given) = token_ids.iter().find(|&&id| id as usize >= vocab_size) {
             return Err(Error::TokenId { given, vocab_size });
         }
-        guarded("detokenizing", || Ok(self.tokenizer()?.decode(token_ids)))
+        guarded("detokenizing", || Ok(self.renderer.tokenizer()?.decode(token_ids)))
     }
 
     fn try_prepare(&self, request: Request, arrival: Time) -> Result<Prepared> {
         let (params, beams) = self.check_params(&request)?;
-        let TokenizedPrompt { text, token_ids } = self.tokenize_within(request.prompt, &params)?;
+        let RenderedPrompt { text, token_ids } = self.tokenize_within(request.prompt, &params)?;
         self.check_length(&token_ids)?;
         let grammar = self.grammar(&params)?;
         let seed = params.seed().unwrap_or_else(|| self.seeds.draw());
@@ -123,7 +120,7 @@ impl Frontend {
             target: "quire::engine",
             request_id = %request.id, num_prompt_tokens = token_ids.len(), seed, "tokenized"
         );
-        let detokenizer = self.decoder.detokenizer(&token_ids, params.text_options());
+        let detokenizer = self.renderer.decoder().detokenizer(&token_ids, params.text_options());
         let salt = self.salt(&request.tenant, &request.cache_salt, params.prompt_logprobs().is_some());
         let sequence = NewSequence {
             hashes: Some(self.hasher.hash(&token_ids, salt)),
@@ -152,12 +149,8 @@ impl Frontend {
     }
 
     /// The end of the prompt, as far as the parameters keep it.
-    fn tokenize_within(
-        &self,
-        prompt: Prompt,
-        params: &CheckedParams,
-    ) -> Result<TokenizedPrompt, PromptError> {
-        let mut prompt = self.tokenize_prompt(prompt)?;
+    fn tokenize_within(&self, prompt: Prompt, params: &CheckedParams) -> Result<RenderedPrompt, PromptError> {
+        let mut prompt = self.renderer.render_prompt(prompt)?;
         if let Some(kept) = params.truncate_prompt_tokens() {
             let kept = if kept == usize::MAX { self.max_model_len.saturating_sub(1) } else { kept };
             prompt.token_ids.drain(..prompt.token_ids.len().saturating_sub(kept));
@@ -176,74 +169,12 @@ impl Frontend {
         for word in params.bad_words() {
             let word = word.trim_start();
             for text in [word.to_owned(), format!(" {word}")] {
-                forbidden.insert(self.encode(&text, false)?);
+                forbidden.insert(self.renderer.encode(&text, false)?);
             }
         }
         forbidden.remove(&[][..]);
         params.forbid(forbidden);
         Ok(())
-    }
-
-    fn tokenize_prompt(&self, prompt: Prompt) -> Result<TokenizedPrompt, PromptError> {
-        let prompt = match prompt {
-            Prompt::TokenIds(token_ids) => TokenizedPrompt { text: None, token_ids },
-            Prompt::Text(text) => self.tokenize_text(text)?,
-            Prompt::Chat(chat) => self.tokenize_chat(&chat)?,
-        };
-        if prompt.token_ids.is_empty() {
-            return Err(PromptError::Empty);
-        }
-        let vocab_size = self.limits.vocab_size;
-        match prompt.token_ids.iter().enumerate().find(|&(_, &id)| id as usize >= vocab_size) {
-            Some((index, &given)) => Err(PromptError::TokenId { index, given, vocab_size }),
-            None => Ok(prompt),
-        }
-    }
-
-    /// Plain text gets the model's frame. Where the text holds its beginning already, it is not doubled.
-    fn tokenize_text(&self, text: String) -> Result<TokenizedPrompt, PromptError> {
-        let mut token_ids = self.encode(&text, true)?;
-        if let (Some(bos), [first, second, ..]) = (self.added_bos()?, token_ids.as_slice())
-            && (bos, bos) == (*first, *second)
-        {
-            token_ids.remove(0);
-        }
-        Ok(TokenizedPrompt { text: Some(text), token_ids })
-    }
-
-    /// A template writes the frame itself. Where it leaves out a beginning that the tokenizer adds to every text, it
-    /// is added here.
-    fn tokenize_chat(&self, chat: &ChatPrompt) -> Result<TokenizedPrompt, PromptError> {
-        let now = SystemTime::now();
-        let text = match (&chat.chat_template, &self.template) {
-            (Some(source), _) => ChatTemplate::of_request(source, self.tokenizer()?.named_tokens().clone())?
-                .render(chat, now)?,
-            (None, Some(template)) => template.render(chat, now)?,
-            (None, None) => return Err(PromptError::NoTemplate),
-        };
-        let mut token_ids = self.encode(&text, false)?;
-        if let Some(bos) = self.added_bos()?
-            && token_ids.first() != Some(&bos)
-        {
-            token_ids.insert(0, bos);
-        }
-        Ok(TokenizedPrompt { text: Some(text), token_ids })
-    }
-
-    /// The token that the tokenizer puts in front of every text, if it does.
-    fn added_bos(&self) -> Result<Option<u32>, PromptError> {
-        let Some(bos) = &self.tokenizer()?.named_tokens().bos else { return Ok(None) };
-        let bos = self.tokenizer()?.inner().token_to_id(bos);
-        Ok(self.encode("", true)?.first().copied().filter(|&first| Some(first) == bos))
-    }
-
-    fn encode(&self, text: &str, add_special_tokens: bool) -> Result<Vec<u32>, PromptError> {
-        let options = EncodeOptions { add_special_tokens, special_tokens: SpecialTokens::Recognized };
-        self.tokenizer()?.encode(text, options).map_err(tokenizer_error)
-    }
-
-    fn tokenizer(&self) -> Result<&Tokenizer, PromptError> {
-        self.decoder.tokenizer().ok_or(PromptError::NoTokenizer)
     }
 
     /// One rule for every way in: a prompt leaves room for a token, in the context and in the KV pool.
@@ -285,11 +216,6 @@ pub(crate) fn guarded<T>(what: &'static str, run: impl FnOnce() -> Result<T>) ->
         tracing::error!(target: "quire::engine", "{what} panicked: {message}");
         Err(Error::Panicked { what, message })
     })
-}
-
-fn tokenizer_error(error: quire_models::TokenizerError) -> PromptError {
-    let source = std::error::Error::source(&error).map(|source| format!(": {source}"));
-    PromptError::Tokenizer { message: format!("{error}{}", source.unwrap_or_default()) }
 }
 
 /// A number for a tenant's name: the same name has the same number. None is tenant 0.

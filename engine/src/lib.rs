@@ -27,12 +27,14 @@
 //! |---|---|
 //! | `llm.rs`, `async_llm.rs` | takes a [`Request`], hands out its end or its [`RequestStream`] |
 //! | `structured/` | compiles the form that an output is to have, beside all else |
-//! | `frontend.rs` | checks it ([`SamplingParams::check`]), renders, tokenizes, hashes; on the caller's thread |
+//! | `frontend.rs` | checks it ([`SamplingParams::check`]), hashes; on the caller's thread |
+//! | `renderer.rs` | writes conversations out and tokenizes; on the caller's thread |
 //! | `core/inbox.rs` | carries it to the engine's thread, or says [`Error::Overloaded`] |
 //! | `core/step.rs` | schedule, submit, collect, commit: in plain or in overlapped order |
 //! | `core/batch.rs` | writes the scheduler's plan as the executor's batch |
 //! | `core/results.rs` | feeds the executor's output to the requests, and makes the scheduler's results of it |
 //! | `core/active.rs` | what one request has given: `text/` makes characters of tokens and looks for stop strings |
+//! | `chat/` | what a text says: reasoning, answer, tool calls |
 //! | `core/recovery.rs` | what is done when the device fails |
 //!
 //! # Invariants
@@ -68,6 +70,7 @@ mod params;
 mod progress;
 mod prompt;
 mod recording;
+mod renderer;
 mod report;
 mod request;
 mod seeds;
@@ -100,6 +103,7 @@ pub use output_kind::OutputKind;
 pub use params::{ParamError, SamplingParams};
 pub use prompt::{ChatMessage, ChatPrompt, ContentPart, MessageContent, Prompt};
 pub use recording::write_recording;
+pub use renderer::{PromptRenderer, RenderedPrompt};
 pub use request::{Request, RequestId};
 pub use stats::EngineStats;
 pub use structured::{Grammar, GrammarCompiler, GrammarError, GrammarState, StructuredOutputs};

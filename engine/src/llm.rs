@@ -12,7 +12,7 @@ use crate::engine::{Engine, EngineParts};
 use crate::frontend::Prepared;
 use crate::progress::Progress;
 use crate::{
-    AsyncLlm, BeamSearchParams, ChatMessage, EngineConfig, EngineStats, Error, Explainer, Prompt, Request,
+    AsyncLlm, BeamSearchParams, ChatMessage, EngineConfig, EngineStats, Error, Explainer, Prompt, RenderedPrompt, Request,
     RequestEvent, RequestOutput, Result, SamplingParams,
 };
 
@@ -129,6 +129,15 @@ impl Llm {
     /// What is wrong with the prompt.
     pub fn tokenize(&self, prompt: impl Into<Prompt>) -> Result<Vec<u32>> {
         self.engine.frontend.tokenize(prompt.into())
+    }
+
+    /// A prompt as the model would read it: a conversation written out, a text as tokens.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the prompt.
+    pub fn render(&self, prompt: impl Into<Prompt>) -> Result<RenderedPrompt> {
+        self.engine.frontend.render(prompt.into())
     }
 
     /// The text of tokens, special ones included.

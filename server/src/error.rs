@@ -136,6 +136,14 @@ pub enum Error {
         /// The system's error.
         source: io::Error,
     },
+    /// A file that holds no conversation.
+    #[error("{}: not a list of messages, nor an object with messages: {source}", path.display())]
+    Conversation {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong with it.
+        source: serde_json::Error,
+    },
     /// A line of a trace that cannot be used.
     #[error("{}, line {line}: {reason}", path.display())]
     Trace {
@@ -248,6 +256,7 @@ impl Error {
             Self::Backend(_)
             | Self::LogFilter(_)
             | Self::Input(_)
+            | Self::Conversation { .. }
             | Self::Trace { .. }
             | Self::TwoModels { .. }
             | Self::LoadTrace { .. }

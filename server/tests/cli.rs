@@ -593,3 +593,28 @@ fn a_quantization_is_checked_against_the_model_or_made() {
         .refused(&["quantization", "not quantized"]);
     tiny.generate(&["--quantization", "marlin"]).refused(&["quantization", "marlin", "gptq, awq, fp8"]);
 }
+
+#[test]
+fn render_shows_a_prompt_and_its_tokens_without_running() {
+    let tiny = Tiny::new();
+    let ran = tiny.run("render", &["--prompt", "hello"]).ok();
+    assert!(ran.stdout.starts_with("hello\n\n") && ran.stdout.contains(" tokens: "), "{}", ran.stdout);
+
+    let folder = tempfile::tempdir().expect("a folder");
+    let path = folder.path().join("chat.json");
+    fs::write(&path, r#"{"messages": [{"role": "user", "content": "hi"}], "add_generation_prompt": true}"#)
+        .expect("a file");
+    let file = path.to_str().expect("a path of text");
+    let rendered = &tiny.run("render", &["--chat", file, "--json"]).ok().lines()[0];
+    assert_eq!(rendered["text"], "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n");
+    assert!(rendered["token_ids"].as_array().is_some_and(|ids| ids.len() > 8), "{rendered}");
+
+    fs::write(&path, "{}").expect("a file");
+    let refused = tiny.run("render", &["--chat", file]);
+    assert!(
+        refused.stderr.contains("not a list of messages, nor an object with messages"),
+        "{}",
+        refused.stderr
+    );
+    assert_eq!(refused.code, Some(2));
+}

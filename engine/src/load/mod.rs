@@ -28,7 +28,7 @@ use self::memory::{memory_request, warn_of_small_pool, weight_bytes};
 use self::texts::{GivenTexts, LoadedTexts, eos_tokens};
 use crate::config::{EngineConfig, EngineOptions, ModelFacts};
 use crate::{
-    AsyncLlm, ConfigError, EngineParts, Fingerprint, GrammarCompiler, Llm, Result, SamplingParams, report,
+    AsyncLlm, ConfigError, EngineParts, Fingerprint, GrammarCompiler, Llm, PromptRenderer, Result, SamplingParams, report,
 };
 
 /// Options, a backend, and the registries: what an engine is loaded with.
@@ -191,6 +191,17 @@ impl EnginePlan {
     /// The backend.
     pub fn kernels(&self) -> &Kernels {
         &self.kernels
+    }
+
+    /// What writes prompts out for this model. Reads no weights.
+    ///
+    /// # Errors
+    ///
+    /// What is wrong with the tokenizer or the chat template.
+    pub fn renderer(self) -> Result<PromptRenderer> {
+        let vocab_size = self.checkpoint.config().vocab_size;
+        let LoadedTexts { tokenizer, chat_template } = self.texts.load(&self.config, &self.checkpoint)?;
+        PromptRenderer::new(tokenizer, chat_template, vocab_size)
     }
 
     /// Reads the weights, and the tokenizer beside them: both take a while, and neither needs the other. What is wrong

@@ -33,6 +33,11 @@ impl TextDecoder {
         Self { tokenizer }
     }
 
+    /// The tokenizer, to be kept.
+    pub(crate) fn shared_tokenizer(&self) -> Option<Arc<Tokenizer>> {
+        self.tokenizer.clone()
+    }
+
     pub(crate) fn tokenizer(&self) -> Option<&Tokenizer> {
         self.tokenizer.as_deref()
     }

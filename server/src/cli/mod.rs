@@ -1,4 +1,5 @@
-//! The command line: `generate`, `chat`, `serve`, `check`, `inspect`, `bench`, `tune-kernels`, `trace`, `simulate`, `tune`.
+//! The command line: `generate`, `chat`, `serve`, `check`, `inspect`, `render`, `bench`,
+//! `tune-kernels`, `trace`, `simulate`, `tune`.
 
 mod beams;
 pub(crate) mod bench;
@@ -14,6 +15,7 @@ mod load;
 mod model;
 mod output;
 mod recording;
+mod render;
 mod sampling;
 mod serve;
 mod simulate;
@@ -61,6 +63,8 @@ enum Command {
     Check(check::CheckArgs),
     /// Says what a model is and what it needs, without loading its weights.
     Inspect(inspect::InspectArgs),
+    /// Shows a prompt as the model would read it, as text and as tokens, without running the model.
+    Render(render::RenderArgs),
     /// Measures latency and throughput.
     Bench(bench::BenchArgs),
     /// Looks for kernels that are faster on this GPU than those taken by default.
@@ -129,6 +133,7 @@ fn run_command(app: &App, cli: Cli) -> Result<()> {
         Command::Chat(args) => chat::run(&context, &args),
         Command::Check(args) => check::run(&context, &args),
         Command::Inspect(args) => inspect::run(&context, &args),
+        Command::Render(args) => render::run(&context, &args),
         Command::Bench(args) => bench::run(&context, &args),
         Command::TuneKernels(args) => tune::run(&args),
         Command::Trace(args) => trace::run(&context, &args),
