@@ -2,7 +2,7 @@
 
 use quire_models::{Checkpoint, GenerationConfig};
 
-use crate::checked::{EosTokens, ParamLimits};
+use crate::checked::ParamLimits;
 use crate::config::EngineConfig;
 use crate::{ConfigError, SamplingParams};
 
@@ -11,18 +11,32 @@ pub(super) fn check_generation(config: &EngineConfig, checkpoint: &Checkpoint) -
     if config.generation_config != "auto" {
         return Ok(());
     }
-    let vocab_size = checkpoint.config().vocab_size;
-    let limits = ParamLimits {
-        vocab_size,
-        max_logprobs: config.max_logprobs.of(vocab_size),
-        logprobs_mode: config.logprobs_mode,
-        eos: EosTokens::default(),
-    };
-    let checked = default_params(checkpoint.generation()).check(&limits);
-    checked.map(drop).map_err(|error| ConfigError::Generation {
-        file: checkpoint.path().join("generation_config.json").display().to_string(),
-        message: error.to_string(),
-    })
+    match &generation_faults(checkpoint.generation())[..] {
+        [] => Ok(()),
+        faults => Err(ConfigError::Generation {
+            file: checkpoint.path().join("generation_config.json").display().to_string(),
+            message: faults.join("; "),
+        }),
+    }
+}
+
+/// What is wrong with the makers' defaults, each by itself.
+pub(crate) fn generation_faults(generation: &GenerationConfig) -> Vec<String> {
+    // None of the settings speaks of tokens or log-probabilities.
+    let limits = ParamLimits { vocab_size: usize::MAX, ..ParamLimits::default() };
+    let GenerationConfig { temperature, top_p, top_k, min_p, repetition_penalty, max_new_tokens, .. } =
+        *generation;
+    let none = GenerationConfig::default;
+    let each = [
+        GenerationConfig { temperature, ..none() },
+        GenerationConfig { top_p, ..none() },
+        GenerationConfig { top_k, ..none() },
+        GenerationConfig { min_p, ..none() },
+        GenerationConfig { repetition_penalty, ..none() },
+        GenerationConfig { max_new_tokens, ..none() },
+    ];
+    let fault = |one: &GenerationConfig| default_params(one).check(&limits).err();
+    each.iter().filter_map(fault).map(|fault| fault.to_string()).collect()
 }
 
 /// How the model's makers would have it sampled.

@@ -19,6 +19,7 @@ use quire_models::check::{self, CheckOptions};
 use quire_models::{Checkpoint, Loader, ModelRegistry, WeightSummary};
 use quire_scheduler::{PolicyRegistry, SchedulerPolicy};
 
+pub(crate) use self::generation::generation_faults;
 pub use self::memory::PoolDefault;
 
 use self::checks::{check_dtypes, check_max_logprobs, check_quantization};

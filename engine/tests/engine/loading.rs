@@ -2,8 +2,9 @@
 
 use std::fs;
 
-use quire_engine::{EngineBuilder, EngineOptions, Error};
+use quire_engine::{EngineBuilder, EngineOptions, Error, check_model};
 use quire_kernels::reference;
+use quire_models::check::CheckOptions;
 use quire_models::testing::TinyModel;
 use quire_models::{Loader, Model, ModelRegistry};
 use quire_scheduler::PolicyRegistry;
@@ -27,4 +28,24 @@ fn a_broken_tokenizer_ends_the_reading_of_weights_and_is_told_alone() {
     let error = EngineBuilder::new(options, reference::kernels(), &models, &policies).llm().err();
     let Some(Error::Model(error)) = error else { panic!("the tokenizer is refused, not {error:?}") };
     assert!(matches!(*error, quire_models::Error::Tokenizer { .. }), "{error:?}");
+}
+
+#[test]
+fn defaults_that_no_request_can_be_sampled_with_are_told_by_a_check_one_by_one() {
+    let folder = tempfile::tempdir().unwrap();
+    TinyModel::llama().write_folder(folder.path()).unwrap();
+    let problems = |generation: &str| {
+        fs::write(folder.path().join("generation_config.json"), generation).unwrap();
+        let report = check_model(folder.path(), &CheckOptions::default(), &ModelRegistry::default());
+        report.problems().map(|problem| problem.message.clone()).collect::<Vec<_>>()
+    };
+    let found = problems(r#"{"temperature": -1, "top_p": 2, "min_p": 9, "repetition_penalty": 0}"#);
+    for (message, says) in
+        found.iter().zip(["temperature is -1", "top_p is 2", "min_p is 9", "repetition_penalty is 0"])
+    {
+        assert!(message.contains(says) && message.contains("--generation-config none"), "{message}");
+    }
+    assert_eq!(found.len(), 4, "{found:?}");
+    let sound = r#"{"temperature": 0.7, "top_p": 0.9, "top_k": 40, "min_p": 0.1, "repetition_penalty": 1.1}"#;
+    assert_eq!(problems(sound), [""; 0]);
 }
