@@ -238,7 +238,7 @@ impl Error {
         match self {
             Self::Read { source, .. } | Self::Write { source, .. } => is_wrong_path(source),
             Self::Bench(error) => error.is_usage(),
-            Self::Source(error) => matches!(error, SourceError::Unknown { .. } | SourceError::NotGguf { .. }),
+            Self::Source(error) => matches!(error, SourceError::Unknown { .. }),
             // A plan that does not fit names the setting to change.
             Self::Engine(
                 quire_engine::Error::Config(_)

@@ -202,7 +202,8 @@ fn cuda_that_is_not_built_or_not_installed_is_refused() {
 fn a_wrong_model_lists_what_was_tried() {
     let refused = |model: &str, parts: &[&str]| run(&["generate", model, "--prompt", "a"], "").refused(parts);
     refused("smolm2", &["no folder or .gguf file at smolm2", "known: smollm2-135m", "not a Hugging Face id"]);
-    refused("Cargo.toml", &["Cargo.toml is a file but does not end in .gguf"]);
+    let other = run(&["generate", "Cargo.toml", "--prompt", "a"], "");
+    other.failed(1, &["Cargo.toml is not a model: expected a gguf file or a folder with config.json"]);
     let offline = run(&["generate", "org/name", "--prompt", "a"], "");
     offline.failed(1, &["offline (--offline or HF_HUB_OFFLINE) and org/name is not in"]);
 }
@@ -571,6 +572,49 @@ fn a_check_says_everything_that_is_wrong_and_exits_with_1() {
     assert_ne!(refused.code, Some(0));
     assert!(refused.stderr.contains("bytes missing"), "{}", refused.stderr);
     tiny.run("check", &["--full", "--headers"]).refused(&["cannot be used with"]);
+}
+
+#[test]
+fn a_check_for_programs_always_writes_a_line() {
+    let ran = run(&["check", "smolm2", "--json"], "");
+    assert_eq!(ran.code, Some(2), "{}", ran.stderr);
+    let line = &ran.lines()[0];
+    assert_eq!((&line["ok"], &line["findings"][0]["kind"]), (&Value::from(false), &Value::from("not-found")));
+}
+
+#[test]
+fn a_file_that_is_no_model_is_told_with_the_way_to_one() {
+    let tiny = Tiny::new();
+    let path = tiny.folder.path().join("pytorch_model.bin");
+    fs::write(&path, "PK").expect("writable");
+    let ran = run(&["check", &path.display().to_string()], "");
+    assert_eq!(ran.code, Some(1), "{}", ran.stderr);
+    assert!(
+        ran.stdout.contains("pickled-weights") && ran.stdout.contains("save_pretrained"),
+        "{}",
+        ran.stdout
+    );
+}
+
+#[test]
+fn a_tokenizer_that_makes_its_library_panic_leaves_no_trace_of_that() {
+    let tiny = Tiny::new();
+    let path = Path::new(&tiny.path()).join("tokenizer.json");
+    let mut tokenizer: Value = serde_json::from_slice(&fs::read(&path).expect("there")).expect("json");
+    tokenizer["post_processor"] = serde_json::json!({
+        "type": "TemplateProcessing",
+        "single": [{"SpecialToken": {"id": "x", "type_id": 0}}, {"Sequence": {"id": "A", "type_id": 0}}],
+        "pair": [{"Sequence": {"id": "A", "type_id": 0}}],
+        "special_tokens": {},
+    });
+    fs::write(&path, tokenizer.to_string()).expect("writable");
+    let ran = tiny.run("check", &[]);
+    assert_eq!(ran.code, Some(1), "{}", ran.stdout);
+    assert!(
+        ran.stdout.contains("ends in the midst of it") && !ran.stderr.contains("panicked"),
+        "{}",
+        ran.stderr
+    );
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! `quire check`.
 
 use std::io::{self, Write};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use quire_engine::{Bytes, check_model};
@@ -12,6 +12,7 @@ use super::Context;
 use super::output::{write_field, write_line};
 use super::source::SourceArgs;
 use crate::error::{Error, Result, counted};
+use crate::model_source::ResolvedModel;
 
 /// Exit codes: 0 the model can be loaded, 1 it cannot, 2 the command line is wrong.
 #[derive(Args)]
@@ -62,12 +63,19 @@ struct Row<'a> {
 }
 
 pub(crate) fn run(context: &Context<'_>, args: &CheckArgs) -> Result<()> {
-    let source = args.source.model(args.revision.as_deref())?;
-    let model = source.fetch_in(&args.source.env(&context.env))?;
     let depth = match (args.full, args.headers) {
         (true, _) => Depth::Full,
         (_, true) => Depth::Headers,
         _ => Depth::Samples,
+    };
+    let model = match fetch(context, args) {
+        Ok(model) => model,
+        Err(error) => {
+            if args.json {
+                write_line(&mut io::stdout().lock(), &Line::of(&not_found(args, &error), depth))?;
+            }
+            return Err(error);
+        }
     };
     let options = CheckOptions { depth, ..CheckOptions::default() };
     let report = check_model(&model.path, &options, &context.app.models);
@@ -80,6 +88,26 @@ pub(crate) fn run(context: &Context<'_>, args: &CheckArgs) -> Result<()> {
         0 => Ok(()),
         num_problems => Err(Error::ModelProblems { path: model.path, num_problems }),
     }
+}
+
+fn fetch(context: &Context<'_>, args: &CheckArgs) -> Result<ResolvedModel> {
+    let source = args.source.model(args.revision.as_deref())?;
+    Ok(source.fetch_in(&args.source.env(&context.env))?)
+}
+
+/// What a program that reads the report gets to know where there is nothing to check.
+fn not_found(args: &CheckArgs, error: &Error) -> CheckReport {
+    let path = PathBuf::from(args.source.name().unwrap_or_default());
+    let mut report = CheckReport { path: path.clone(), ..CheckReport::default() };
+    report.add(Finding {
+        severity: Severity::Problem,
+        kind: "not-found",
+        file: path,
+        tensor: None,
+        num_bytes: None,
+        message: error.to_string(),
+    });
+    report
 }
 
 impl<'a> Line<'a> {

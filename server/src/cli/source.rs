@@ -35,7 +35,8 @@ impl SourceArgs {
         if self.offline { env.with("HF_HUB_OFFLINE", "1") } else { env.clone() }
     }
 
-    fn name(&self) -> Result<&str> {
+    /// What was given, or the model that stands where nothing was.
+    pub(crate) fn name(&self) -> Result<&str> {
         match (&self.argument, &self.flag) {
             (Some(argument), Some(flag)) => {
                 Err(Error::TwoModels { argument: argument.clone(), flag: flag.clone() })

@@ -16,12 +16,6 @@ pub enum SourceError {
         /// What it was taken for, each with why it is not that.
         tried: Lines,
     },
-    /// A file that is not a GGUF.
-    #[error("{} is a file but does not end in .gguf; of a Hugging Face model give the folder", path.display())]
-    NotGguf {
-        /// The file.
-        path: PathBuf,
-    },
     /// A known model could not be fetched from any of its sources.
     #[error(
         "cannot fetch the model {alias}:{attempts}\n  a copy of the file can be put at {} by hand \

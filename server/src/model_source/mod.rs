@@ -34,7 +34,7 @@ use crate::env::Env;
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ModelSource {
-    /// A folder or a `.gguf` file on this machine.
+    /// A folder or a file on this machine.
     Local(PathBuf),
     /// A model with a short name.
     Known(&'static KnownModel),
@@ -58,16 +58,12 @@ impl ModelSource {
     ///
     /// # Errors
     ///
-    /// [`SourceError::Unknown`] with what was tried, [`SourceError::NotGguf`].
+    /// [`SourceError::Unknown`] with what was tried.
     pub fn parse(argument: &str) -> Result<Self, SourceError> {
         let path = Path::new(argument);
-        if path.is_dir() {
+        // What a file is, and what there is to do where it is no model, is told when it is opened.
+        if path.is_dir() || path.is_file() {
             return Ok(Self::Local(path.to_owned()));
-        }
-        if path.is_file() {
-            let is_gguf = path.extension().is_some_and(|ext| ext.eq_ignore_ascii_case("gguf"));
-            let path = path.to_owned();
-            return if is_gguf { Ok(Self::Local(path)) } else { Err(SourceError::NotGguf { path }) };
         }
         if let Some(known) = KnownModel::find(argument) {
             return Ok(Self::Known(known));
@@ -191,8 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_is_no_gguf_is_refused_by_name() {
-        let error = ModelSource::parse("Cargo.toml").expect_err("not a model").to_string();
-        assert!(error.contains("Cargo.toml is a file but does not end in .gguf"), "{error}");
+    fn a_file_of_any_name_is_left_to_those_who_open_it() {
+        assert_eq!(ModelSource::parse("Cargo.toml").unwrap(), ModelSource::Local("Cargo.toml".into()));
     }
 }
