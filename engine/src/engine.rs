@@ -108,7 +108,8 @@ impl Engine {
             default_params,
         };
         let clock = Clock::start();
-        let grammars = GrammarCompiler::with_time_limit(decoder.shared_tokenizer(), vocab_size, grammar_time_limit);
+        let grammars =
+            GrammarCompiler::with_time_limit(decoder.shared_tokenizer(), vocab_size, grammar_time_limit);
         let frontend = Frontend {
             grammars: grammars.clone(),
             renderer,

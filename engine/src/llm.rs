@@ -12,8 +12,8 @@ use crate::engine::{Engine, EngineParts};
 use crate::frontend::Prepared;
 use crate::progress::Progress;
 use crate::{
-    AsyncLlm, BeamSearchParams, ChatMessage, EngineConfig, EngineStats, Error, Explainer, Prompt, RenderedPrompt, Request,
-    RequestEvent, RequestOutput, Result, SamplingParams,
+    AsyncLlm, BeamSearchParams, ChatMessage, EngineConfig, EngineStats, Error, Explainer, Prompt,
+    RenderedPrompt, Request, RequestEvent, RequestOutput, Result, SamplingParams,
 };
 
 /// Requests that are worth a second thread for their preparation.

@@ -29,7 +29,8 @@ use self::memory::{memory_request, warn_of_small_pool, weight_bytes};
 use self::texts::{GivenTexts, LoadedTexts, eos_tokens};
 use crate::config::{EngineConfig, EngineOptions, ModelFacts};
 use crate::{
-    AsyncLlm, ConfigError, EngineParts, Fingerprint, GrammarCompiler, Llm, PromptRenderer, Result, SamplingParams, report,
+    AsyncLlm, ConfigError, EngineParts, Fingerprint, GrammarCompiler, Llm, PromptRenderer, Result,
+    SamplingParams, report,
 };
 
 /// Options, a backend, and the registries: what an engine is loaded with.
