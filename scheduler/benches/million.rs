@@ -26,7 +26,7 @@ fn main() {
         KvCacheConfig::new(119_127, 16),
     );
     let started = Instant::now();
-    let arrivals = trace.arrival_times(Some(number(2, 70.0)));
+    let arrivals = trace.arrival_times(Some(number(2, 70.0))).expect("a usual rate");
     let run = simulate(&trace, &arrivals, &setup, Box::new(Fcfs)).expect("the setup is usable");
     println!("{}", run.report);
     println!("{num_requests} requests in {:.1} s; {}", started.elapsed().as_secs_f64(), peak_memory());

@@ -10,12 +10,13 @@
 //!
 //! let trace = Trace::parse_csv("arrival_s,prompt_tokens,output_tokens\n0,100,20\n0.01,300,5\n")?;
 //! let setup = Setup::new(SchedulerConfig::new(4096), KvCacheConfig::new(1000, 16));
-//! let run = simulate(&trace, &trace.arrival_times(None), &setup, Box::new(Fcfs))?;
+//! let run = simulate(&trace, &trace.arrival_times(None)?, &setup, Box::new(Fcfs))?;
 //! assert_eq!((run.report.num_finished, run.report.output_tokens), (2, 25));
 //! assert!(run.report.ttft_ms.max < run.report.duration_s * 1e3);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
+mod refusals;
 mod report;
 mod run;
 mod timeline;
@@ -27,7 +28,9 @@ use crate::config::SchedulerConfig;
 use crate::cost::CostModel;
 use crate::error::{CommitError, ConfigError, ScheduleError};
 use crate::preemption::Rates;
+use crate::trace::TraceError;
 
+pub use refusals::Refused;
 pub use report::{Percentiles, Report, TenantReport, Waste};
 pub use run::{Simulated, simulate};
 pub use timeline::{Point, Timeline};
@@ -76,6 +79,9 @@ pub enum SimulateError {
     /// The pool cannot be used.
     #[error(transparent)]
     Cache(#[from] quire_kvcache::Error),
+    /// The requests cannot come when they should.
+    #[error(transparent)]
+    Trace(#[from] TraceError),
     /// A step could not be planned: a bug of the policy or of this crate.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),

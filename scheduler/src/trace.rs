@@ -29,7 +29,8 @@ pub use error::TraceError;
 pub struct Trace {
     /// The requests, by arrival.
     pub requests: Vec<TraceRequest>,
-    /// The names of tenants; a [`TenantId`] is a place in this list.
+    /// The names of tenants; a [`TenantId`] is a place in this list. Those without one are a tenant with an empty name;
+    /// where nobody has one, the list is empty.
     pub tenants: Vec<String>,
     /// What arrivals are measured in.
     pub arrivals: Arrivals,
@@ -55,8 +56,10 @@ pub struct TraceRequest {
     pub output_tokens: u32,
     /// Tokens it may generate, at least `output_tokens`; `None` where the trace does not say.
     pub max_tokens: Option<u32>,
-    /// On whose behalf it runs.
+    /// On whose behalf it runs. Tenants share no cached blocks.
     pub tenant: TenantId,
+    /// For policies that look at it: lower is served first.
+    pub priority: i32,
     /// What its tokens are, as far as prefix caching is concerned.
     pub content: Content,
 }
@@ -84,7 +87,8 @@ pub enum Content {
 
 impl Trace {
     /// Reads a trace from text, a JSON object a line with `prompt_tokens` and `output_tokens`, and where present
-    /// `arrival_s` or `arrival_unit` (in mean gaps), `max_tokens`, `tenant`, `prefix` and `prefix_tokens`; other fields are ignored.
+    /// `arrival_s` or `arrival_unit` (in mean gaps), `max_tokens`, `tenant`, `priority`, `prefix` and `prefix_tokens`; other
+    /// fields are ignored.
     ///
     /// # Errors
     /// The first [`TraceError`].
@@ -93,7 +97,8 @@ impl Trace {
     }
 
     /// Reads a trace from text, comma-separated values under a header with `arrival_s`, `prompt_tokens` and
-    /// `output_tokens`, and where present `max_tokens`, `tenant`, `prefix` and `prefix_tokens`; other columns are ignored.
+    /// `output_tokens`, and where present `max_tokens`, `tenant`, `priority`, `prefix` and `prefix_tokens`; other columns are
+    /// ignored.
     ///
     /// # Errors
     /// The first [`TraceError`].
@@ -101,17 +106,39 @@ impl Trace {
         csv::parse(text)
     }
 
-    /// Reads either form: text that begins with a brace is JSON lines.
+    /// Reads either form: text that begins with a brace or a bracket is JSON.
     ///
     /// # Errors
     /// The first [`TraceError`].
     pub fn parse(text: &str) -> Result<Self, TraceError> {
-        if text.trim_start().starts_with('{') { Self::parse_jsonl(text) } else { Self::parse_csv(text) }
+        let begin = text.trim_start_matches('\u{feff}').trim_start();
+        if begin.starts_with(['{', '[']) { Self::parse_jsonl(text) } else { Self::parse_csv(text) }
+    }
+
+    /// Reads either form from a file's bytes.
+    ///
+    /// # Errors
+    /// The first [`TraceError`].
+    pub fn parse_bytes(bytes: &[u8]) -> Result<Self, TraceError> {
+        let text = std::str::from_utf8(bytes).map_err(|error| {
+            let before = &bytes[..error.valid_up_to()];
+            TraceError::NotUtf8 { line: 1 + before.iter().filter(|byte| **byte == b'\n').count() }
+        })?;
+        Self::parse(text)
+    }
+
+    /// The name of a request's tenant; `None` where it has none.
+    pub fn tenant_name(&self, request: &TraceRequest) -> Option<&str> {
+        let name = self.tenants.get(usize::try_from(request.tenant.0).ok()?)?;
+        Some(name.as_str()).filter(|name| !name.is_empty())
     }
 
     /// When each request comes if `requests_per_s` come in the mean. Without a rate: as the trace says, or all at the
     /// beginning where it has mean gaps only.
-    pub fn arrival_times(&self, requests_per_s: Option<f64>) -> Vec<Time> {
+    ///
+    /// # Errors
+    /// [`TraceError::TooLate`], where the rate is too low for the clock.
+    pub fn arrival_times(&self, requests_per_s: Option<f64>) -> Result<Vec<Time>, TraceError> {
         let last = self.requests.last().map_or(0.0, |request| request.arrival);
         let seconds_per_unit = match (self.arrivals, requests_per_s) {
             (Arrivals::Seconds, None) => 1.0,
@@ -120,8 +147,14 @@ impl Trace {
             (Arrivals::Seconds, Some(_)) if last <= 0.0 => 0.0,
             (Arrivals::Seconds, Some(rate)) => self.requests.len() as f64 / rate / last,
         };
-        let nanos = |request: &TraceRequest| (request.arrival * seconds_per_unit * 1e9) as u64;
-        self.requests.iter().map(|request| Time::from_nanos(nanos(request))).collect()
+        let time = |(place, request): (usize, &TraceRequest)| {
+            let seconds = request.arrival * seconds_per_unit;
+            match (0.0..=row::MAX_MOMENT).contains(&seconds) {
+                true => Ok(Time::from_nanos((seconds * 1e9) as u64)),
+                false => Err(TraceError::TooLate { request: place, seconds: seconds as u128 }),
+            }
+        };
+        self.requests.iter().enumerate().map(time).collect()
     }
 
     /// The longest request, prompt and output together.
@@ -165,7 +198,8 @@ mod tests {
     fn a_rate_sets_the_mean_gap_whatever_the_unit() {
         let check = |text: &str, rate, expected: [u64; 2]| {
             let trace = Trace::parse(text).unwrap();
-            let millis: Vec<_> = trace.arrival_times(rate).iter().map(|t| t.as_nanos() / 1_000_000).collect();
+            let times = trace.arrival_times(rate).unwrap();
+            let millis: Vec<_> = times.iter().map(|t| t.as_nanos() / 1_000_000).collect();
             assert_eq!(millis, expected);
         };
         let units = "{\"prompt_tokens\": 1, \"output_tokens\": 1, \"arrival_unit\": 1.0}\n\
@@ -175,6 +209,17 @@ mod tests {
         let seconds = "arrival_s,prompt_tokens,output_tokens\n1,1,1\n4,1,1\n";
         check(seconds, None, [1000, 4000]);
         check(seconds, Some(1.0), [500, 2000]);
+        let error = Trace::parse(units).unwrap().arrival_times(Some(1e-300)).unwrap_err();
+        assert!(matches!(error, TraceError::TooLate { request: 0, .. }), "{error}");
+        let last = format!("arrival_s,prompt_tokens,output_tokens\n{},1,1\n", row::MAX_MOMENT);
+        assert!(Trace::parse(&last).unwrap().arrival_times(None).is_ok());
+    }
+
+    #[test]
+    fn bytes_that_are_no_text_are_told_by_line() {
+        let error =
+            Trace::parse_bytes(b"arrival_s,prompt_tokens,output_tokens\n0,1,1\n0,\xe9,1\n").unwrap_err();
+        assert_eq!(error, TraceError::NotUtf8 { line: 3 });
     }
 
     #[test]

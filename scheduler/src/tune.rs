@@ -65,7 +65,7 @@ pub struct Choice {
     pub waste: f64,
 }
 
-/// The best settings, and what each change of one of them costs.
+/// The best settings, or the usual ones where none reaches the goal, and what each change of one of them costs.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Tuned {
     /// The best that was found.
@@ -146,11 +146,18 @@ impl Tuner<'_> {
     fn setup(&self, settings: &Settings, num_blocks: u32) -> Setup {
         let limits = SchedulerConfig {
             max_num_seqs: settings.max_num_seqs,
-            max_num_batched_tokens: settings.max_num_batched_tokens.max(settings.max_num_seqs),
+            max_num_batched_tokens: settings.max_num_batched_tokens,
             ..SchedulerConfig::new(settings.max_model_len)
         };
         let cache = KvCacheConfig::new(num_blocks, settings.block_size);
         Setup { cost: self.cost.clone(), ..Setup::new(limits, cache) }
+    }
+}
+
+impl Tuned {
+    /// Whether some settings reach the goal at some rate.
+    pub fn is_reached(&self) -> bool {
+        self.best.requests_per_s > 0.0
     }
 }
 
@@ -220,7 +227,7 @@ impl Search<'_> {
         let Tuner { trace, policies, policy, .. } = self.tuner;
         let setup = self.tuner.setup(settings, num_blocks);
         let policy = policies.build(policy).expect("the caller has checked the name");
-        Ok(simulate(trace, &trace.arrival_times(Some(rate)), &setup, policy)?.report)
+        Ok(simulate(trace, &trace.arrival_times(Some(rate))?, &setup, policy)?.report)
     }
 
     /// Whether all ran, in time, and about as fast as they came: a few requests that come at once are no rate.
@@ -243,7 +250,7 @@ impl Choice {
     }
 }
 
-/// All settings that differ in one value; `longest` is the length of the longest request.
+/// All settings that differ in one value and that an engine accepts; `longest` is the length of the longest request.
 fn neighbours(of: Settings, longest: u32) -> Vec<(&'static str, Settings)> {
     let seqs = MAX_NUM_SEQS.map(|max_num_seqs| ("max_num_seqs", Settings { max_num_seqs, ..of }));
     let tokens = MAX_NUM_BATCHED_TOKENS
@@ -254,5 +261,6 @@ fn neighbours(of: Settings, longest: u32) -> Vec<(&'static str, Settings)> {
     let lengths = MAX_MODEL_LEN
         .map(|times| ("max_model_len", Settings { max_model_len: longest.saturating_mul(times), ..of }));
     let all = seqs.into_iter().chain(tokens).chain(sizes).chain(lengths).chain(shares);
-    all.filter(|(_, settings)| *settings != of).collect()
+    let is_accepted = |settings: &Settings| settings.max_num_batched_tokens >= settings.max_num_seqs;
+    all.filter(|(_, settings)| *settings != of && is_accepted(settings)).collect()
 }

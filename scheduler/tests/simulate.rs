@@ -18,7 +18,9 @@ fn trace(text: &str) -> Trace {
 
 fn run(trace: &Trace, setup: &Setup, policy: &str) -> Report {
     let policy = PolicyRegistry::default().build(policy).expect("it ships");
-    simulate(trace, &trace.arrival_times(None), setup, policy).expect("the test's setup is usable").report
+    simulate(trace, &trace.arrival_times(None).unwrap(), setup, policy)
+        .expect("the test's setup is usable")
+        .report
 }
 
 /// Requests of many lengths, one every five milliseconds, of two tenants.
@@ -75,10 +77,58 @@ fn shared_prefixes_are_found_and_tenants_told_apart() {
 }
 
 #[test]
-fn what_could_never_run_is_counted_as_refused() {
-    let trace = trace("arrival_s,prompt_tokens,output_tokens\n0,2000,1\n0,900,5\n0,10,5\n");
+fn what_could_never_run_is_refused_with_a_reason() {
+    let trace = trace("arrival_s,prompt_tokens,output_tokens\n0,10,5\n0,2000,1\n0,900,5\n0,1100,1\n");
     let report = run(&trace, &setup(20), "fcfs");
-    assert_eq!((report.num_refused, report.num_finished), (2, 1));
+    assert_eq!((report.num_refused, report.num_finished), (3, 1));
+    let told: Vec<_> = report.refused.iter().map(|kind| (kind.num_requests, kind.first_request)).collect();
+    assert_eq!(told, [(2, 1), (1, 2)]);
+    assert!(report.refused[0].reason.contains("2000 tokens"), "{report}");
+    assert!(
+        report.to_string().contains("refused       1, the first is request 2: the prompt of 900 tokens"),
+        "{report}"
+    );
+    let nothing_asked = run(&trace, &Setup { max_output_tokens: Some(0), ..setup(20) }, "fcfs");
+    assert!(nothing_asked.to_string().contains("max_output_tokens is 0"), "{nothing_asked}");
+}
+
+#[test]
+fn a_pool_beyond_all_memory_is_refused() {
+    let trace = mixed();
+    let policy = PolicyRegistry::default().build("fcfs").unwrap();
+    let refused = simulate(&trace, &trace.arrival_times(None).unwrap(), &setup(500_000_000), policy);
+    assert!(refused.unwrap_err().to_string().starts_with("num_blocks is 500000000, expected at most"));
+}
+
+#[test]
+fn tenants_share_no_prefix_and_who_has_none_is_told_apart() {
+    let rows: String = (0..20).map(|i| format!("{i},160,2,system,128,{}\n", ["a", "", "b"][i % 3])).collect();
+    let trace = trace(&format!("arrival_s,prompt_tokens,output_tokens,prefix,prefix_tokens,tenant\n{rows}"));
+    let report = run(&trace, &setup(60), "fair");
+    let names: Vec<_> = report.tenants.iter().map(|tenant| (&*tenant.name, tenant.num_finished)).collect();
+    assert_eq!(names, [("a", 7), ("(none)", 7), ("b", 6)]);
+    let expected = 17.0 * 128.0 / (20.0 * 160.0);
+    assert!((report.prefix_hit_rate - expected).abs() < 1e-9, "{}", report.prefix_hit_rate);
+}
+
+#[test]
+fn priorities_and_swap_are_simulated() {
+    let rows: String = (0..12).map(|i| format!("0,200,40,{}\n", 12 - i)).collect();
+    let trace = trace(&format!("arrival_s,prompt_tokens,output_tokens,priority\n{rows}"));
+    let urgent_last = run(&trace, &setup(30), "fcfs").decisions;
+    assert_ne!(run(&trace, &setup(30), "priority").decisions, urgent_last);
+    let swapping = |preemption, num_swap_blocks| {
+        let mut setup = setup(27);
+        (setup.scheduler.preemption, setup.cache.num_swap_blocks) = (preemption, num_swap_blocks);
+        run(&trace, &setup, "fcfs")
+    };
+    let recompute = swapping(Preemption::Recompute, 100);
+    assert!(recompute.num_preemptions > 0, "{recompute}");
+    assert_eq!(swapping(Preemption::Swap, 0).decisions, recompute.decisions, "there is nowhere to swap to");
+    let swap = swapping(Preemption::Swap, 100);
+    assert_ne!(swap.decisions, recompute.decisions);
+    // To move a block takes 18 us there and 18 back, to compute its tokens 334: the quicker way is taken.
+    assert_eq!(swapping(Preemption::Auto, 100).decisions, swap.decisions);
 }
 
 #[test]

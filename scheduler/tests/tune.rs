@@ -36,6 +36,10 @@ fn the_best_settings_are_within_the_goal_and_no_neighbour_is_better() {
     let worst =
         tuned.alternatives.iter().map(|(_, other)| other.requests_per_s).fold(f64::INFINITY, f64::min);
     assert!(worst < 0.9 * best.requests_per_s, "some setting matters: {worst} of {}", best.requests_per_s);
-    let [short, long] = presets(&tuned, &memory);
-    assert!(short.to_string().starts_with("--max-num-seqs ") && long.settings.max_model_len >= 4096);
+    let presets = presets(&tuned, &memory);
+    assert!(
+        presets[0].to_string().starts_with("--max-num-seqs ") && presets[1].settings.max_model_len >= 4096
+    );
+    let all = tuned.alternatives.iter().map(|(_, choice)| choice).chain([best]);
+    assert!(all.map(|choice| choice.settings).all(|s| s.max_num_batched_tokens >= s.max_num_seqs));
 }

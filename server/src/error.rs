@@ -112,6 +112,42 @@ pub enum Error {
         /// All of them.
         num_requests: usize,
     },
+    /// Some requests of a simulated load could never run; the report says why.
+    #[error("{num_refused} of {num_requests} requests could never run")]
+    SomeRefused {
+        /// Requests that were refused.
+        num_refused: u64,
+        /// All of them.
+        num_requests: usize,
+    },
+    /// Swapping was asked for, and there is nowhere to swap to.
+    #[error("swap is asked for without swap space: give {flag}")]
+    NoSwapSpace {
+        /// The flag that sets it aside.
+        flag: &'static str,
+    },
+    /// A pool of less than a block.
+    #[error(
+        "the KV pool of the cost model, kv_pool_tokens = {num_tokens}, holds no block of {block_size} tokens: give \
+         --blocks, or a smaller --block-size"
+    )]
+    NoBlock {
+        /// Tokens of the pool.
+        num_tokens: u64,
+        /// Tokens of a block.
+        block_size: u32,
+    },
+    /// Settings that serve in time were looked for, and there are none.
+    #[error("no settings reach the goal, at any rate: give more time, or a faster machine")]
+    GoalNotReached,
+    /// No settings leave room for the longest request of a trace.
+    #[error(
+        "no settings that were tried leave a KV pool that holds the longest request, of {longest} tokens"
+    )]
+    PoolTooSmall {
+        /// Its prompt and output.
+        longest: u32,
+    },
     /// Some turns of a conversation that nobody watched failed; what was wrong with each has been said.
     #[error("{num_failed} of {num_turns} turns failed")]
     TurnsFailed {
@@ -262,7 +298,9 @@ impl Error {
             | Self::LoadTrace { .. }
             | Self::CostModel { .. }
             | Self::Fit(_)
-            | Self::Simulate(SimulateError::Config(_) | SimulateError::Cache(_))
+            | Self::NoSwapSpace { .. }
+            | Self::NoBlock { .. }
+            | Self::Simulate(SimulateError::Config(_) | SimulateError::Cache(_) | SimulateError::Trace(_))
             | Self::Shapes { .. }
             | Self::Tuning(_)
             | Self::NoChatTemplate { .. }

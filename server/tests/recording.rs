@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{BufRead, BufReader};
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
@@ -34,7 +34,9 @@ impl Folder {
     /// The program's words, in which a name with a dot or `tiny` is a file of this folder.
     fn command(&self, line: &str) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_quire"));
-        let is_file = |word: &str| word == "tiny" || word.contains(".qrec") || has_extension(word);
+        let is_file = |word: &str| {
+            word == "tiny" || (word.contains(".qrec") && !word.contains('/')) || has_extension(word)
+        };
         let word = |word: &str| match is_file(word) {
             true => self.path(word).into_os_string(),
             false => word.into(),
@@ -68,7 +70,7 @@ impl Folder {
 }
 
 fn has_extension(word: &str) -> bool {
-    [".csv", ".json", ".svg"].iter().any(|extension| word.ends_with(extension))
+    !word.contains('/') && [".csv", ".json", ".svg", ".png"].iter().any(|extension| word.ends_with(extension))
 }
 
 const LIMITS: &str = "--max-num-seqs 6 --max-num-batched-tokens 48 --max-model-len 128 --block-size 8";
@@ -76,30 +78,21 @@ const LIMITS: &str = "--max-num-seqs 6 --max-num-batched-tokens 48 --max-model-l
 #[test]
 fn the_engine_decides_as_its_replay_and_as_its_simulation() {
     let folder = Folder::new();
-    // All at once, in both orders of the loop.
-    fs::write(folder.path("atonce.csv"), at_once(&folder.path("trace.csv"))).expect("writable");
+    // In both orders of the loop.
     for (order, name) in [("", "overlapped.qrec"), ("--no-async-scheduling", "plain.qrec")] {
         let pool = "--num-gpu-blocks-override 24";
-        folder.run(&format!("trace record tiny --trace atonce.csv -o {name} {pool} {LIMITS} {order}"));
+        folder
+            .run(&format!("trace record tiny --trace trace.csv --at-once -o {name} {pool} {LIMITS} {order}"));
         let summary = folder.json(&format!("trace show {name}"));
         assert_eq!((&summary["num_finished"], &summary["num_aborted"]), (&30.into(), &0.into()));
         let replayed = folder.json(&format!("trace replay {name}"));
         assert_eq!(replayed["decisions"], summary["decisions"], "{name}");
         assert!(replayed["num_preemptions"].as_u64() > Some(0), "{name}: the pool is small: {replayed}");
-        let simulated = folder.json(&format!("simulate --trace atonce.csv --blocks 24 {LIMITS} {order}"));
+        let simulated =
+            folder.json(&format!("simulate --trace trace.csv --at-once --blocks 24 {LIMITS} {order}"));
         assert_eq!(simulated["decisions"], summary["decisions"], "{name}: {simulated}");
         assert!(simulated["prefix_hit_rate"].as_f64() > Some(0.05), "{name}: {simulated}");
     }
-}
-
-/// The trace with every arrival at zero.
-fn at_once(trace: &Path) -> String {
-    let text = fs::read_to_string(trace).expect("it was written");
-    let line = |line: &str| match line.split_once(',') {
-        Some(("arrival_s", _)) | None => format!("{line}\n"),
-        Some((_, rest)) => format!("0,{rest}\n"),
-    };
-    text.lines().map(line).collect()
 }
 
 #[test]
@@ -149,6 +142,143 @@ fn settings_are_found_for_a_goal() {
     {
         assert!(text.contains(part), "{part}: {text}");
     }
+    let labels: Vec<_> =
+        text.lines().filter_map(|line| line.split_once("  ")).map(|(label, _)| label).collect();
+    let longer = labels.iter().filter(|label| label.starts_with("max_model_len ")).count();
+    assert_eq!(longer, 4, "{text}");
+    let distinct: std::collections::BTreeSet<_> = labels.iter().filter(|label| label.contains('_')).collect();
+    assert_eq!(distinct.len(), labels.iter().filter(|label| label.contains('_')).count(), "{text}");
+}
+
+#[test]
+fn what_cannot_work_is_not_recommended() {
+    let folder = Folder::new();
+    let goal = "--max-ttft-ms 0.001 --max-tpot-ms 0.001";
+    folder.fails(&format!("tune --trace trace.csv {goal} --kv-tokens 4000"), 1, "no settings reach the goal");
+    folder.fails("tune --trace trace.csv --kv-tokens 10", 1, "holds the longest request, of ");
+    folder.fails("tune --trace trace.csv --device-memory 0", 1, "holds the longest request, of ");
+    folder.fails("tune --trace trace.csv --kv-token-bytes 0", 2, "expected at least 1 byte");
+    folder.fails("tune --trace trace.csv --kv-tokens 18446744073709551615", 2, "num_blocks is ");
+    let long = "arrival_s,prompt_tokens,output_tokens\n0,1100000,2\n";
+    fs::write(folder.path("long.csv"), long).expect("writable");
+    let text = folder.run("tune --trace long.csv --kv-tokens 4000000 --max-ttft-ms 1e9 --max-tpot-ms 1e9");
+    assert!(text.contains("3 sequences of 1100002 tokens"), "{text}");
+}
+
+#[test]
+fn what_the_trace_says_of_a_request_is_recorded() {
+    let folder = Folder::new();
+    let row = |i: u32| {
+        format!(
+            "0,{},{},{},{},p,16,{}\n",
+            20 + i * 37 % 60,
+            1 + i * 53 % 20,
+            ["a", "b", ""][i as usize % 3],
+            40,
+            30 - i
+        )
+    };
+    let rows: String = (0..24).map(row).collect();
+    let header = "arrival_s,prompt_tokens,output_tokens,tenant,max_tokens,prefix,prefix_tokens,priority";
+    fs::write(folder.path("rich.csv"), format!("{header}\n{rows}")).expect("writable");
+    let mut decisions = Vec::new();
+    for policy in ["fcfs", "fair", "priority"] {
+        let pool = "--num-gpu-blocks-override 24";
+        folder.run(&format!(
+            "trace record tiny --trace rich.csv -o r.qrec {pool} {LIMITS} --scheduling-policy {policy}"
+        ));
+        let recorded = folder.json("trace show r.qrec");
+        let simulated =
+            folder.json(&format!("simulate --trace rich.csv --blocks 24 {LIMITS} --policy {policy}"));
+        assert_eq!(simulated["decisions"], recorded["decisions"], "{policy}: {simulated}");
+        assert_eq!(simulated["num_finished"], 24);
+        decisions.push(simulated["decisions"].to_string());
+    }
+    decisions.sort();
+    decisions.dedup();
+    assert_eq!(decisions.len(), 3, "each policy decides otherwise");
+}
+
+#[test]
+fn requests_are_recorded_when_the_trace_says_that_they_come() {
+    let folder = Folder::new();
+    fs::write(folder.path("late.csv"), "arrival_s,prompt_tokens,output_tokens\n0,16,4\n1.5,16,4\n")
+        .expect("writable");
+    folder.run(&format!("trace record tiny --trace late.csv -o late.qrec {LIMITS}"));
+    assert!(folder.json("trace show late.qrec")["duration_s"].as_f64() > Some(1.4));
+    folder.run(&format!("trace record tiny --trace late.csv --at-once -o once.qrec {LIMITS}"));
+    assert!(folder.json("trace show once.qrec")["num_steps"].as_u64() < Some(6));
+    let output = folder.command("trace replay once.qrec --policy fair").output().expect("it was built");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(stderr.contains("both policies decide alike on this load, which has one tenant"), "{stderr}");
+}
+
+#[test]
+fn what_could_never_run_is_told() {
+    let folder = Folder::new();
+    let refused = "of 30 requests could never run";
+    folder.fails("simulate --trace trace.csv --blocks 1", 1, refused);
+    folder.fails("simulate --trace trace.csv --max-model-len 50", 1, refused);
+    folder.fails("simulate --trace trace.csv --max-tokens 0", 2, "--max-tokens");
+    let report =
+        folder.command("simulate --trace trace.csv --max-model-len 50").output().expect("it was built");
+    let report = String::from_utf8_lossy(&report.stdout).into_owned();
+    assert!(report.contains("the first is request 1: the prompt has 62 tokens"), "{report}");
+    for line in ["--blocks 4294967295", "--block-size 4294967295", "--num-requests 4294967295"] {
+        folder.fails(&format!("simulate --trace trace.csv {line}"), 2, "4294967295");
+    }
+    folder.fails(
+        "simulate --trace trace.csv --request-rate 1e-300",
+        2,
+        "trace.csv: request 0 would come after",
+    );
+    folder.fails("simulate --trace trace.csv --preemption-mode swap", 2, "give --swap-blocks");
+    let model = "{\"name\": \"m\", \"source\": \"s\", \"step_us\": 1, \"prefill_token_us\": 1, \"decode_us\": 1, \"kv_pool_tokens\": 1}";
+    fs::write(folder.path("tiny-pool.json"), model).expect("writable");
+    folder.fails(
+        "simulate --trace trace.csv --cost-model tiny-pool.json",
+        2,
+        "kv_pool_tokens = 1, holds no block of 16",
+    );
+}
+
+#[test]
+fn where_a_result_cannot_go_is_told_before_the_run() {
+    let folder = Folder::new();
+    folder.fails("trace record nowhere --trace trace.csv -o /nowhere/run.qrec", 2, "/nowhere/run.qrec");
+    folder.fails("simulate --trace trace.csv --plot /nowhere/run.svg", 2, "/nowhere/run.svg");
+    folder.fails("simulate --trace trace.csv --plot run.png", 2, "ends in .svg");
+    folder.fails("trace plot run.qrec -o run.png", 2, "ends in .svg");
+    folder.fails("trace fit run.qrec -o /nowhere/cost.json", 2, "/nowhere/cost.json");
+}
+
+#[test]
+fn what_a_what_if_leaves_out_and_a_header_that_lies_are_told() {
+    let folder = Folder::new();
+    folder.run(&format!("trace record tiny --trace trace.csv --at-once -o run.qrec {LIMITS}"));
+    let bytes = fs::read(folder.path("run.qrec")).expect("it was written");
+    let lie = |name: &str, field: &str, value: u64| {
+        fs::write(folder.path(name), with_header(&bytes, field, value)).expect("writable");
+    };
+    lie("steps.qrec", "/num_steps", 1_000_000_000_000_000_000);
+    folder.fails("trace replay steps.qrec", 1, "the header says that 1000000000000000000 steps were planned");
+    lie("pool.qrec", "/pool/num_blocks", 4_000_000_000);
+    for policy in ["", "--policy fair"] {
+        let expected = "pool.qrec: the recorded configuration: num_blocks is 4000000000";
+        folder.fails(&format!("trace replay pool.qrec {policy}"), 2, expected);
+    }
+}
+
+/// A recording with another number in its header.
+fn with_header(recording: &[u8], field: &str, value: u64) -> Vec<u8> {
+    let len = u32::from_le_bytes(recording[10..14].try_into().expect("four bytes")) as usize;
+    let mut header: Value = serde_json::from_slice(&recording[14..14 + len]).expect("an object");
+    *header.pointer_mut(field).expect("the field is there") = value.into();
+    let header = serde_json::to_vec(&header).expect("plain data");
+    let step = |sum: u64, byte: &u8| (sum ^ u64::from(*byte)).wrapping_mul(0x0100_0000_01b3);
+    let checksum = header.iter().fold(0xcbf2_9ce4_8422_2325, step);
+    let len_now = (header.len() as u32).to_le_bytes();
+    [&recording[..10], &len_now, &header, &checksum.to_le_bytes(), &recording[14 + len + 8..]].concat()
 }
 
 #[cfg(unix)]

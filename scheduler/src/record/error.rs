@@ -63,6 +63,14 @@ pub enum RecordingError {
         /// The first step whose decisions differ.
         step: u64,
     },
+    /// The header tells of other steps than were recorded.
+    #[error("the header says that {header} steps were planned, the recorded calls plan {replayed}")]
+    NumSteps {
+        /// Steps by the header.
+        header: u64,
+        /// Steps by the calls.
+        replayed: u64,
+    },
     /// A call of the recording is refused by the replay.
     #[error("step {step}: the replay refuses a recorded call: {reason}")]
     Refused {

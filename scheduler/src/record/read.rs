@@ -257,6 +257,7 @@ fn request(added: Added, output_tokens: u32, begin: u64, block_size: u32) -> Tra
         output_tokens: output_tokens.max(1),
         max_tokens: Some(added.max_output_tokens.max(output_tokens)),
         tenant: TenantId(added.tenant),
+        priority: added.priority,
         content: Content::Blocks { names: Arc::from(added.hashes), block_size },
     }
 }

@@ -33,7 +33,8 @@ impl Recording {
     /// ring has overwritten its beginning, from the oldest checkpoint on.
     ///
     /// # Errors
-    /// [`RecordingError::Diverged`] at the first step that differs; [`RecordingError::NoBeginning`] where the ring has
+    /// [`RecordingError::Diverged`] at the first step that differs; [`RecordingError::NumSteps`] where all are equal, but not
+    /// as many as the header says; [`RecordingError::NoBeginning`] where the ring has
     /// overwritten the first calls and holds no checkpoint, as of a policy that does not save its state.
     pub fn replay(&self, policy: Box<dyn SchedulerPolicy>) -> Result<Replayed, RecordingError> {
         self.replay_with(policy, |_, _| ())
@@ -62,6 +63,9 @@ impl Recording {
             return Err(RecordingError::Diverged { step: replay.step });
         }
         let Replay { scheduler, digest, step } = replay;
+        if step != self.header.num_steps {
+            return Err(RecordingError::NumSteps { header: self.header.num_steps, replayed: step });
+        }
         Ok(Replayed { first_step, num_steps: step + 1 - first_step, digest, stats: scheduler.stats() })
     }
 

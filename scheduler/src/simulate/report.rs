@@ -6,8 +6,10 @@ use std::fmt;
 use serde::Serialize;
 
 use super::Setup;
+use super::refusals::{Refusals, Refused};
 use super::track::Track;
 use crate::digest::PlanDigest;
+use crate::error::AddError;
 use crate::ids::Time;
 use crate::plan::StepPlan;
 use crate::scheduler::Scheduler;
@@ -25,6 +27,8 @@ pub struct Report {
     pub num_finished: u64,
     /// Requests that could never run.
     pub num_refused: u64,
+    /// Why those could not, by the kind of reason.
+    pub refused: Vec<Refused>,
     /// From the beginning to the last end.
     pub duration_s: f64,
     /// Prompt tokens of the requests that ended.
@@ -123,7 +127,7 @@ pub(super) struct Tally {
     tpot_ms: Vec<f32>,
     wait_ms: Vec<f32>,
     worst_wait: Option<(f32, usize)>,
-    num_refused: u64,
+    refusals: Refusals,
     prompt_tokens: u64,
     output_tokens: u64,
     peak_running: usize,
@@ -152,7 +156,7 @@ impl Tally {
             tpot_ms: room(),
             wait_ms: room(),
             worst_wait: None,
-            num_refused: 0,
+            refusals: Refusals::default(),
             prompt_tokens: 0,
             output_tokens: 0,
             peak_running: 0,
@@ -166,8 +170,8 @@ impl Tally {
         }
     }
 
-    pub(super) fn refuse(&mut self) {
-        self.num_refused += 1;
+    pub(super) fn refuse(&mut self, request: usize, error: &AddError) {
+        self.refusals.note(request, error);
     }
 
     pub(super) fn note_plan(&mut self, plan: &StepPlan, scheduler: &Scheduler) {
@@ -231,7 +235,7 @@ impl Tally {
             policy: scheduler.policy_name().to_owned(),
             cost_model: setup.cost.name.clone(),
             num_finished,
-            num_refused: self.num_refused,
+            num_refused: self.refusals.num_requests(),
             duration_s,
             prompt_tokens: self.prompt_tokens,
             output_tokens: self.output_tokens,
@@ -253,6 +257,7 @@ impl Tally {
             tenants: self.tenants(),
             fairness: jain(&rates),
             decisions: self.digest.to_string(),
+            refused: self.refusals.into_vec(),
         }
     }
 
@@ -267,13 +272,23 @@ impl Tally {
             return Vec::new();
         }
         let report = |(&id, tally): (&u64, &TenantTally)| TenantReport {
-            name: self.names.get(id as usize).cloned().unwrap_or_else(|| id.to_string()),
+            name: self.name(id),
             num_finished: tally.num_finished,
             num_tokens: tally.num_tokens,
             tokens_per_s: tally.rates / tally.num_finished as f64,
             ttft_ms: tally.ttft_ms / tally.num_finished as f64,
         };
         self.tenants.iter().take(MAX_TENANTS).map(report).collect()
+    }
+}
+
+impl Tally {
+    fn name(&self, tenant: u64) -> String {
+        match usize::try_from(tenant).ok().and_then(|place| self.names.get(place)) {
+            Some(name) if name.is_empty() => "(none)".to_owned(),
+            Some(name) => name.clone(),
+            None => tenant.to_string(),
+        }
     }
 }
 
@@ -313,6 +328,9 @@ impl fmt::Display for Report {
             self.requests_per_s,
             self.output_tokens_per_s
         )?;
+        for Refused { num_requests, first_request, reason } in &self.refused {
+            writeln!(f, "refused       {num_requests}, the first is request {first_request}: {reason}")?;
+        }
         writeln!(f, "TTFT ms       {}", self.ttft_ms)?;
         writeln!(f, "TPOT ms       {}", self.tpot_ms)?;
         let worst = self.worst_wait_request.map(|index| format!(" (request {index})")).unwrap_or_default();

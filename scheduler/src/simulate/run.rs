@@ -2,14 +2,15 @@
 
 use std::collections::VecDeque;
 
-use quire_kvcache::KvCacheManager;
+use quire_kvcache::{Admission, CacheSalt, KvCacheConfig, KvCacheManager};
 
 use super::report::{Report, Tally};
 use super::timeline::{Point, Timeline};
 use super::track::Tracks;
 use super::{Setup, SimulateError};
 use crate::cost::StepWork;
-use crate::ids::Time;
+use crate::error::AddError;
+use crate::ids::{SeqId, Time};
 use crate::plan::StepPlan;
 use crate::policy::SchedulerPolicy;
 use crate::result::SequenceResult;
@@ -36,6 +37,7 @@ pub fn simulate(
     setup: &Setup,
     policy: Box<dyn SchedulerPolicy>,
 ) -> Result<Simulated, SimulateError> {
+    let setup = &Setup { cache: with_block_bytes(setup.cache.clone()), ..setup.clone() };
     let cache = KvCacheManager::new(setup.cache.clone())?;
     let mut scheduler = Scheduler::new(setup.scheduler.clone(), policy, cache)?;
     setup.rates().into_iter().for_each(|rates| scheduler.set_rates(rates));
@@ -55,6 +57,14 @@ pub fn simulate(
     while run.step()? {}
     let Run { tally, timeline, scheduler, now, .. } = run;
     Ok(Simulated { report: tally.finish(&scheduler, setup, now), timeline })
+}
+
+/// Where nobody said how large a block is, its size does not matter: what it takes to move one is known.
+fn with_block_bytes(mut config: KvCacheConfig) -> KvCacheConfig {
+    if config.block_bytes() == 0 {
+        config.groups.iter_mut().for_each(|group| group.block_bytes = 1);
+    }
+    config
 }
 
 struct Run<'a> {
@@ -99,21 +109,30 @@ impl Run<'_> {
             let index = self.next;
             self.next += 1;
             let Some(request) = self.trace.requests.get(index) else { return };
-            if request.prompt_tokens >= self.setup.scheduler.max_model_len {
-                self.tally.refuse();
-                continue;
-            }
-            let mut new = self.sequence(index, request);
-            new.tenant = request.tenant;
-            match self.scheduler.add(new) {
+            match self.add(index, request) {
                 Ok(seq) => self.tracks.push(seq, index),
-                Err(_) => self.tally.refuse(),
+                Err(error) => self.tally.refuse(index, &error),
             }
         }
     }
 
-    fn sequence(&self, index: usize, request: &TraceRequest) -> NewSequence {
-        NewSequence::new(request.prompt(index), self.max_tokens(request), self.arrivals[index])
+    fn add(&mut self, index: usize, request: &TraceRequest) -> Result<SeqId, AddError> {
+        // Before a prompt of that length is made up.
+        let (num_tokens, max_model_len) = (request.prompt_tokens, self.setup.scheduler.max_model_len);
+        if num_tokens >= max_model_len {
+            return Err(AddError::PromptTooLong { num_tokens: num_tokens as usize, max_model_len });
+        }
+        if let Admission::Never { need, have } = self.scheduler.cache().can_allocate(num_tokens) {
+            return Err(AddError::NeverFits { num_tokens, need, have });
+        }
+        let new = NewSequence::new(request.prompt(index), self.max_tokens(request), self.arrivals[index]);
+        self.scheduler.add(NewSequence {
+            tenant: request.tenant,
+            priority: request.priority,
+            // As in an engine, tenants share no cached blocks.
+            salt: CacheSalt::from_low_bits(request.tenant.0),
+            ..new
+        })
     }
 
     /// What the request gives as its limit.
@@ -164,7 +183,7 @@ impl Run<'_> {
     }
 
     /// The next token of a sequence, and whether it is its last.
-    fn token(&self, seq: crate::ids::SeqId) -> (u32, Option<FinishReason>) {
+    fn token(&self, seq: SeqId) -> (u32, Option<FinishReason>) {
         let track = self.tracks.get(seq);
         let request = &self.trace.requests[track.index];
         let token = request.token(track.index, request.prompt_tokens + track.num_output);

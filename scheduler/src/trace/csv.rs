@@ -1,6 +1,6 @@
 //! Comma-separated values under a header.
 
-use super::row::{ARRIVAL_S, Builder, OUTPUT_TOKENS, PROMPT_TOKENS, Row};
+use super::row::{ARRIVAL_S, Builder, COLUMNS, OUTPUT_TOKENS, PROMPT_TOKENS, Row};
 use super::{Trace, TraceError};
 
 struct Fields<'a> {
@@ -25,6 +25,10 @@ pub(super) fn parse(text: &str) -> Result<Trace, TraceError> {
     let mut lines = lines.by_ref().filter(|(_, line)| !line.trim().is_empty());
     let Some((index, header)) = lines.next() else { return Err(TraceError::Empty) };
     let header = split(header, index + 1)?;
+    let is_there_twice = |column: &&str| header.iter().filter(|name| name == column).count() > 1;
+    if let Some(column) = COLUMNS.into_iter().find(is_there_twice) {
+        return Err(TraceError::Duplicate { line: index + 1, column });
+    }
     for column in [ARRIVAL_S, PROMPT_TOKENS, OUTPUT_TOKENS] {
         if !header.iter().any(|name| name == column) {
             return Err(TraceError::MissingColumn { column, found: header.join(", ") });
@@ -82,6 +86,20 @@ mod tests {
     }
 
     #[test]
+    fn who_has_no_tenant_is_no_tenant_of_others_and_a_prefix_may_be_empty() {
+        let header = "arrival_s,prompt_tokens,output_tokens,tenant,prefix,prefix_tokens,priority";
+        let trace = parse(&format!("{header}\n0,4,1,a,p,0,-2\n0,4,1,,,,\n0,4,1,b,,,7\n")).unwrap();
+        let tenants: Vec<_> = trace.requests.iter().map(|request| trace.tenant_name(request)).collect();
+        assert_eq!(tenants, [Some("a"), None, Some("b")]);
+        let ids: std::collections::BTreeSet<_> = trace.requests.iter().map(|r| r.tenant).collect();
+        assert_eq!(ids.len(), 3);
+        assert_eq!(trace.requests.iter().map(|r| r.priority).collect::<Vec<_>>(), [-2, 0, 7]);
+        let none = parse("arrival_s,prompt_tokens,output_tokens\n0,4,1\n").unwrap();
+        assert!(none.tenants.is_empty() && none.tenant_name(&none.requests[0]).is_none());
+        assert_eq!(none.requests[0].tenant, Default::default());
+    }
+
+    #[test]
     fn refusals_name_line_and_column() {
         check("", "no requests");
         check("arrival_s,prompt_tokens,output_tokens\n", "no requests");
@@ -89,7 +107,21 @@ mod tests {
             "arrival_s,prompt\n1,2\n",
             "the header has no column `prompt_tokens`, found are: arrival_s, prompt",
         );
+        check(
+            "arrival_s,prompt_tokens,output_tokens,tenant,tenant\n1,2,3,a,b",
+            "line 1: `tenant` is there twice",
+        );
         let header = "arrival_s,prompt_tokens,output_tokens\n";
+        check(&format!("{header}1e308,2,3\n"), "`1e308`, expected a number from 0 to 1e9");
+        let limits = "arrival_s,prompt_tokens,output_tokens,max_tokens,priority\n";
+        check(
+            &format!("{limits}0,2,3,2,\n"),
+            "line 2, column `max_tokens`: `2`, expected at least output_tokens",
+        );
+        check(
+            &format!("{limits}0,2,3,,high\n"),
+            "line 2, column `priority`: `high`, expected a whole number",
+        );
         check(&format!("{header}1,2\n"), "line 2: no `output_tokens`");
         check(&format!("{header}1,2,3\n,2,3\n"), "line 3: no `arrival_s`");
         check(&format!("{header}1,2,3\nsoon,2,3\n"), "line 3, column `arrival_s`: `soon`");

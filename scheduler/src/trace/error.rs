@@ -35,6 +35,28 @@ pub enum TraceError {
         /// What would be right.
         expected: &'static str,
     },
+    /// A header, or a JSON object, names a column twice: which of them is meant?
+    #[error("line {line}: `{column}` is there twice")]
+    Duplicate {
+        /// The line, from 1.
+        line: usize,
+        /// The column.
+        column: &'static str,
+    },
+    /// Bytes that are no text.
+    #[error("line {line}: not UTF-8")]
+    NotUtf8 {
+        /// The line, from 1.
+        line: usize,
+    },
+    /// A request that would come later than time is counted.
+    #[error("request {request} would come after {seconds:e} s, expected at most 1e9 s: is the rate right?")]
+    TooLate {
+        /// Its place in the trace, from 0.
+        request: usize,
+        /// When it would come, in whole seconds.
+        seconds: u128,
+    },
     /// A line that is no JSON object.
     #[error("line {line}: not a JSON object: {reason}")]
     NotJson {

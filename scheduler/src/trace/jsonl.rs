@@ -1,13 +1,55 @@
 //! A JSON object a line.
 
-use serde_json::{Map, Value};
+use std::collections::BTreeMap;
+use std::fmt;
 
-use super::row::{Builder, Row};
+use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
+use serde_json::Value;
+
+use super::row::{Builder, COLUMNS, Row};
 use super::{Trace, TraceError};
 
 struct Object {
     line: usize,
-    fields: Map<String, Value>,
+    fields: Fields,
+}
+
+/// The members of an object, and the first column that it names twice.
+#[derive(Default)]
+struct Fields {
+    values: BTreeMap<String, Value>,
+    twice: Option<&'static str>,
+}
+
+impl<'de> Deserialize<'de> for Fields {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        deserializer.deserialize_any(FieldsVisitor)
+    }
+}
+
+struct FieldsVisitor;
+
+impl<'de> Visitor<'de> for FieldsVisitor {
+    type Value = Fields;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an object")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Fields, A::Error> {
+        let mut fields = Fields::default();
+        while let Some((name, value)) = map.next_entry::<String, Value>()? {
+            let known = COLUMNS.into_iter().find(|column| *column == name);
+            if fields.values.insert(name, value).is_some() {
+                fields.twice = fields.twice.or(known);
+            }
+        }
+        Ok(fields)
+    }
+
+    fn visit_seq<A: de::SeqAccess<'de>>(self, _seq: A) -> Result<Fields, A::Error> {
+        Err(de::Error::custom("an array, expected one object a line"))
+    }
 }
 
 impl Row for Object {
@@ -16,7 +58,7 @@ impl Row for Object {
     }
 
     fn get(&self, column: &'static str) -> Option<String> {
-        match self.fields.get(column)? {
+        match self.fields.values.get(column)? {
             Value::Null => None,
             Value::String(text) => Some(text.clone()),
             other => Some(other.to_string()),
@@ -26,13 +68,26 @@ impl Row for Object {
 
 pub(super) fn parse(text: &str) -> Result<Trace, TraceError> {
     let mut builder = Builder::default();
+    let text = text.trim_start_matches('\u{feff}');
     for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let line_number = index + 1;
-        let fields = serde_json::from_str(line)
-            .map_err(|error| TraceError::NotJson { line: line_number, reason: error.to_string() })?;
+        let fields: Fields = serde_json::from_str(line)
+            .map_err(|error| TraceError::NotJson { line: line_number, reason: reason(&error) })?;
+        if let Some(column) = fields.twice {
+            return Err(TraceError::Duplicate { line: line_number, column });
+        }
         builder.push(&Object { line: line_number, fields })?;
     }
     builder.finish()
+}
+
+/// What is wrong, without the line of the text that was read, which is a line of its own.
+fn reason(error: &serde_json::Error) -> String {
+    let text = error.to_string();
+    match text.rsplit_once(" at line ") {
+        Some((reason, _)) => format!("{reason}, at column {}", error.column()),
+        None => text,
+    }
 }
 
 #[cfg(test)]
@@ -47,6 +102,15 @@ mod tests {
     }
 
     #[test]
+    fn a_mark_of_byte_order_and_fields_that_nobody_reads_do_no_harm() {
+        let trace =
+            Trace::parse("\u{feff}{\"prompt_tokens\": 5, \"output_tokens\": 2, \"x\": 1, \"x\": 2}").unwrap();
+        assert_eq!(trace.requests.len(), 1);
+        let array = Trace::parse("[\n{\"prompt_tokens\": 5, \"output_tokens\": 2}]").unwrap_err();
+        assert!(array.to_string().starts_with("line 1: not a JSON object"), "{array}");
+    }
+
+    #[test]
     fn lines_are_requests_and_other_fields_are_ignored() {
         let trace = parse(
             "{\"id\": 0, \"prompt_tokens\": 558, \"output_tokens\": 162, \"arrival_unit\": 0.388826}\n\n\
@@ -54,13 +118,22 @@ mod tests {
         )
         .unwrap();
         assert_eq!((trace.requests.len(), trace.arrivals), (2, Arrivals::MeanGaps));
-        assert_eq!((trace.requests[1].output_tokens, trace.tenants), (346, vec!["7".to_owned()]));
+        assert_eq!(
+            (trace.requests[1].output_tokens, trace.tenant_name(&trace.requests[1])),
+            (346, Some("7"))
+        );
         assert_eq!(trace.requests[0].arrival, 0.388826);
     }
 
     #[test]
     fn refusals_name_line_and_column() {
         check("", "no requests");
+        check(
+            "[{\"prompt_tokens\": 5}]",
+            "line 1: not a JSON object: an array, expected one object a line, at column ",
+        );
+        check("\n{\"a\": }", "line 2: not a JSON object: expected value, at column 7");
+        check("{\"output_tokens\": 5, \"output_tokens\": 6}", "line 1: `output_tokens` is there twice");
         check("{\"prompt_tokens\": 5}", "line 1: no `output_tokens`");
         check("{\"prompt_tokens\": 5, \"output_tokens\": 0}", "line 1, column `output_tokens`: `0`");
         check("{\"prompt_tokens\": 5, \"output_tokens\": 1}\n[1]", "line 2: not a JSON object");

@@ -11,11 +11,30 @@ pub(super) const MAX_OUTPUT: &str = "max_tokens";
 pub(super) const TENANT: &str = "tenant";
 pub(super) const PREFIX: &str = "prefix";
 pub(super) const PREFIX_TOKENS: &str = "prefix_tokens";
+pub(super) const PRIORITY: &str = "priority";
+
+/// All columns that are read.
+pub(super) const COLUMNS: [&str; 9] = [
+    ARRIVAL_S,
+    ARRIVAL_UNIT,
+    PROMPT_TOKENS,
+    OUTPUT_TOKENS,
+    MAX_OUTPUT,
+    TENANT,
+    PREFIX,
+    PREFIX_TOKENS,
+    PRIORITY,
+];
 
 /// Longer requests are mistakes: two of them still add up.
 const MAX_TOKENS: u32 = 100_000_000;
 const COUNT: &str = "a whole number from 1 to 100000000";
-const MOMENT: &str = "a number of at least 0";
+const COUNT_OR_NONE: &str = "a whole number from 0 to 100000000";
+const INTEGER: &str = "a whole number from -2147483648 to 2147483647";
+const LIMIT: &str = "at least output_tokens";
+const MOMENT: &str = "a number from 0 to 1e9";
+/// 31 years: later ones are mistakes.
+pub(super) const MAX_MOMENT: f64 = 1e9;
 
 /// Looks up the text of a column; `None` where it is absent or empty.
 pub(super) trait Row {
@@ -23,19 +42,25 @@ pub(super) trait Row {
     fn get(&self, column: &'static str) -> Option<String>;
 
     fn count(&self, column: &'static str) -> Result<Option<u32>, TraceError> {
+        self.parsed(column, COUNT, |count| (1..=MAX_TOKENS).contains(count))
+    }
+
+    /// The text of a column as a value that is allowed.
+    fn parsed<T: std::str::FromStr>(
+        &self,
+        column: &'static str,
+        expected: &'static str,
+        is_allowed: impl Fn(&T) -> bool,
+    ) -> Result<Option<T>, TraceError> {
         let Some(given) = self.get(column) else { return Ok(None) };
-        match given.parse() {
-            Ok(count) if (1..=MAX_TOKENS).contains(&count) => Ok(Some(count)),
-            _ => Err(TraceError::Value { line: self.line(), column, given, expected: COUNT }),
+        match given.parse().ok().filter(is_allowed) {
+            None => Err(TraceError::Value { line: self.line(), column, given, expected }),
+            allowed => Ok(allowed),
         }
     }
 
     fn moment(&self, column: &'static str) -> Result<Option<f64>, TraceError> {
-        let Some(given) = self.get(column) else { return Ok(None) };
-        match given.parse::<f64>() {
-            Ok(moment) if moment >= 0.0 && moment.is_finite() => Ok(Some(moment)),
-            _ => Err(TraceError::Value { line: self.line(), column, given, expected: MOMENT }),
-        }
+        self.parsed(column, MOMENT, |moment| (0.0..=MAX_MOMENT).contains(moment))
     }
 }
 
@@ -74,16 +99,19 @@ impl Builder {
         };
         let (prompt_tokens, output_tokens) = (needed(PROMPT_TOKENS)?, needed(OUTPUT_TOKENS)?);
         let arrival = self.arrival(row)?;
-        let tenant =
-            row.get(TENANT).map_or(TenantId::default(), |name| TenantId(self.tenants.place(name) as u64));
-        let num_tokens = row.count(PREFIX_TOKENS)?.unwrap_or(prompt_tokens).min(prompt_tokens);
+        let tenant = TenantId(self.tenants.place(row.get(TENANT).unwrap_or_default()) as u64);
+        let priority = row.parsed(PRIORITY, INTEGER, |_| true)?.unwrap_or(0);
+        let prefix_tokens = row.parsed(PREFIX_TOKENS, COUNT_OR_NONE, |count| *count <= MAX_TOKENS)?;
+        let num_tokens = prefix_tokens.unwrap_or(prompt_tokens).min(prompt_tokens);
         let content = row.get(PREFIX).map_or(Content::Own, |name| {
             let group = self.prefixes.place(name) as u32;
             Content::Prefix { group, num_tokens }
         });
-        let max_tokens = row.count(MAX_OUTPUT)?.map(|max_tokens| max_tokens.max(output_tokens));
-        let request = TraceRequest { arrival, prompt_tokens, output_tokens, max_tokens, tenant, content };
-        self.requests.push(request);
+        row.count(MAX_OUTPUT)?;
+        let max_tokens = row.parsed(MAX_OUTPUT, LIMIT, |max_tokens| *max_tokens >= output_tokens)?;
+        let of =
+            TraceRequest { arrival, prompt_tokens, output_tokens, max_tokens, tenant, priority, content };
+        self.requests.push(of);
         Ok(())
     }
 
@@ -93,7 +121,10 @@ impl Builder {
         }
         self.requests.sort_by(|a, b| a.arrival.total_cmp(&b.arrival));
         let arrivals = self.arrivals.flatten().unwrap_or(Arrivals::MeanGaps);
-        Ok(Trace { requests: self.requests, tenants: self.tenants.names, arrivals })
+        let mut tenants = self.tenants.names;
+        // Nobody named any: all are the one that has no name.
+        tenants.retain(|_| self.tenants.places.len() > 1 || !self.tenants.places.contains_key(""));
+        Ok(Trace { requests: self.requests, tenants, arrivals })
     }
 
     fn arrival(&mut self, row: &impl Row) -> Result<f64, TraceError> {

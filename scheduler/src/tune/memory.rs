@@ -38,7 +38,7 @@ impl Memory {
 
     /// Whether the pool depends on nothing.
     fn is_pool(&self) -> bool {
-        self.kv_token_bytes == 1
+        self.kv_token_bytes == 1 && self.model_bytes == 0 && self.step_token_bytes == 0
     }
 
     /// Blocks that are left beside weights and scratch; 0 if nothing is.

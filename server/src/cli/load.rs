@@ -15,7 +15,8 @@ use crate::error::{Error, Result};
 
 pub(super) fn read_trace(path: &Path) -> Result<Trace> {
     let named = |source| Error::LoadTrace { path: path.to_owned(), source };
-    Trace::parse(&read_text(path)?).map_err(named)
+    let bytes = fs::read(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
+    Trace::parse_bytes(&bytes).map_err(named)
 }
 
 /// The model of the file, or the built-in one.
@@ -41,6 +42,21 @@ pub(super) fn policy(policies: &PolicyRegistry, name: &str) -> Result<Box<dyn Sc
 
 pub(super) fn write_file(path: &Path, content: &[u8]) -> Result<()> {
     fs::write(path, content).map_err(|source| Error::Write { path: PathBuf::from(path), source })
+}
+
+/// Before a long run: fails where its result could not be written. A file that is there keeps its content.
+pub(super) fn check_writable(path: &Path) -> Result<()> {
+    let is_new = !path.exists();
+    let opened = fs::OpenOptions::new().append(true).create(true).open(path);
+    let checked = opened.and_then(|_| if is_new { fs::remove_file(path) } else { Ok(()) });
+    checked.map_err(|source| Error::Write { path: PathBuf::from(path), source })
+}
+
+/// The file of a picture. Pictures are SVG, and nothing else is called so.
+pub(super) fn picture(text: &str) -> Result<PathBuf, &'static str> {
+    let path = PathBuf::from(text);
+    let is_svg = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("svg"));
+    if is_svg { Ok(path) } else { Err("expected a file that ends in .svg: pictures are drawn as SVG") }
 }
 
 pub(super) fn write_plot(path: &Path, timeline: &Timeline, title: &str) -> Result<()> {

@@ -7,32 +7,34 @@ use std::time::{Duration, Instant};
 
 use clap::Args;
 use quire_engine::{Llm, Prompt, Request, RequestEvent, SamplingParams};
-use quire_scheduler::PolicyRegistry;
 use quire_scheduler::cost::{self, CostModel};
-use quire_scheduler::record::{RecordedStep, Recording};
-use quire_scheduler::simulate::{Report, Setup, Simulated, simulate};
+use quire_scheduler::record::{RecordedStep, Recording, RecordingError, Summary};
+use quire_scheduler::simulate::{Report, Setup, SimulateError, Simulated, simulate};
 use quire_scheduler::trace::{Trace, TraceRequest};
+use quire_scheduler::{PolicyRegistry, Time};
 use serde::Serialize;
 
 use super::Context;
-use super::load::{in_recording, policy, positive, read_cost_model, read_recording, write_file, write_plot};
+use super::load::{
+    check_writable, in_recording, picture, policy, read_cost_model, read_recording, write_file, write_plot,
+};
 use super::model::ModelArgs;
 use super::output::{OutputFormat, write_line};
-use super::simulate::LoadArgs;
+use super::simulate::{ArrivalArgs, LoadArgs};
 use crate::error::{Error, Result};
 use crate::start;
 
-/// Prompts are made-up tokens, alike where the trace says that they share a prefix. Without a rate all requests are queued
-/// before the first step, so that the run is the same every time.
+/// Prompts are made-up tokens, alike where the trace says that they share a prefix. Tenants, priorities and max_tokens are
+/// those of the trace. Requests that all come at once are queued before the first step, so that the run is the same every
+/// time; others are handed in when their time has come.
 #[derive(Args)]
 pub(crate) struct RecordArgs {
     #[command(flatten)]
     model: ModelArgs,
     #[command(flatten)]
     load: LoadArgs,
-    /// Requests that come in a second.
-    #[arg(long, value_name = "R", value_parser = positive)]
-    request_rate: Option<f64>,
+    #[command(flatten)]
+    arrivals: ArrivalArgs,
     /// Where the recording goes.
     #[arg(long, short, value_name = "FILE")]
     output: PathBuf,
@@ -73,7 +75,7 @@ pub(crate) struct PlotArgs {
     /// The recording.
     file: PathBuf,
     /// Where the picture goes.
-    #[arg(long, short, value_name = "FILE")]
+    #[arg(long, short, value_name = "FILE.svg", value_parser = picture)]
     output: PathBuf,
 }
 
@@ -99,15 +101,16 @@ const MAX_TOKEN_ID: usize = 150_000;
 pub(super) fn record(context: &Context<'_>, args: &RecordArgs) -> Result<()> {
     // A wrong trace is told before a model is loaded.
     let trace = args.load.read()?;
+    let arrivals = args.arrivals.times(&args.load, &trace)?;
+    check_writable(&args.output)?;
     let (options, parts) = args.model.resolve(context, None)?;
     let llm = start::llm(options, &parts)?;
     let ids = MAX_TOKEN_ID.min(llm.model().vocab_size);
-    let requests: Vec<_> =
-        trace.requests.iter().enumerate().map(|(index, one)| request(one, index, ids)).collect();
+    let requests: Vec<_> = (0..trace.requests.len()).map(|index| request(&trace, index, ids)).collect();
     let started = Instant::now();
-    match args.request_rate {
-        None => llm.generate_each(requests).into_iter().try_for_each(|result| result.map(drop))?,
-        Some(rate) => run_at(&llm, &trace, requests, rate)?,
+    match arrivals.iter().all(|arrival| *arrival == Time::ZERO) {
+        true => llm.generate_each(requests).into_iter().try_for_each(|result| result.map(drop))?,
+        false => run_at(&llm, requests, &arrivals)?,
     }
     let elapsed_s = started.elapsed().as_secs_f64();
     let recording = llm.flight_recorder().recording();
@@ -117,24 +120,45 @@ pub(super) fn record(context: &Context<'_>, args: &RecordArgs) -> Result<()> {
 }
 
 /// Tokens are equal where the trace says so; else they differ from request to request and from place to place.
-fn request(of: &TraceRequest, index: usize, ids: usize) -> Request {
+fn request(trace: &Trace, index: usize, ids: usize) -> Request {
+    let of = &trace.requests[index];
     let token = |position: u32| {
         let owner = of.token(index, position) as usize;
         ((owner * 7919 + position as usize * 104_729) % ids) as u32
     };
-    let params = SamplingParams {
-        ignore_eos: true,
-        max_tokens: Some(of.output_tokens.into()),
-        ..SamplingParams::greedy(1)
-    };
-    Request::new(Prompt::TokenIds((0..of.prompt_tokens).map(token).collect()), params)
+    let prompt = Prompt::TokenIds((0..of.prompt_tokens).map(token).collect());
+    Request {
+        tenant: trace.tenant_name(of).map(str::to_owned),
+        priority: of.priority,
+        ..Request::new(prompt, params(of))
+    }
 }
 
+/// A request that gives a higher limit than it generates ends by itself: at a token that is banned before, and made the
+/// likeliest then.
+fn params(of: &TraceRequest) -> SamplingParams {
+    let max_tokens = of.max_tokens.unwrap_or(of.output_tokens);
+    let usual =
+        SamplingParams { ignore_eos: true, max_tokens: Some(max_tokens.into()), ..SamplingParams::greedy(1) };
+    if max_tokens == of.output_tokens {
+        return usual;
+    }
+    SamplingParams {
+        stop_token_ids: vec![END],
+        min_tokens: u64::from(of.output_tokens) - 1,
+        logit_bias: [(END, 100.0)].into(),
+        ..usual
+    }
+}
+
+/// The token at which outputs end.
+const END: u32 = 0;
+
 /// Hands requests in as they come.
-fn run_at(llm: &Llm, trace: &Trace, requests: Vec<Request>, rate: f64) -> Result<()> {
+fn run_at(llm: &Llm, requests: Vec<Request>, arrivals: &[Time]) -> Result<()> {
     let started = Instant::now();
     let mut streams = Vec::with_capacity(requests.len());
-    for (request, arrival) in requests.into_iter().zip(trace.arrival_times(Some(rate))) {
+    for (request, arrival) in requests.into_iter().zip(arrivals) {
         let at = started + Duration::from_nanos(arrival.as_nanos());
         thread::sleep(at.saturating_duration_since(Instant::now()));
         streams.push(llm.stream(request)?);
@@ -250,12 +274,47 @@ fn what_if(args: &ReplayArgs, recording: &Recording, policies: &PolicyRegistry, 
     let (trace, arrivals) = recording.trace().map_err(named)?;
     let limits = recording.scheduler_config().clone();
     let setup = Setup { cost: model_of(args, recording)?, ..Setup::new(limits, recording.cache_config()) };
+    let summary = recording.summary().map_err(named)?;
+    note_left_out(&summary, trace.requests.len() as u64);
     let mut stdout = io::stdout().lock();
+    let mut decisions = Vec::new();
     for policy in [recorded, other] {
-        let Simulated { report, .. } = simulate(&trace, &arrivals, &setup, policy)?;
+        let run = simulate(&trace, &arrivals, &setup, policy);
+        let Simulated { report, .. } = run.map_err(|error| in_header(args, error))?;
         write_report(&mut stdout, args.output_format, &report)?;
+        decisions.push(report.decisions);
+    }
+    if decisions[0] == decisions[1] {
+        eprintln!("both policies decide alike on this load{}", one_tenant(&trace));
     }
     Ok(())
+}
+
+/// What of the recording is no part of the load.
+fn note_left_out(summary: &Summary, num_simulated: u64) {
+    let num_left_out = summary.num_requests.saturating_sub(num_simulated);
+    if num_left_out > 0 {
+        eprintln!(
+            "{} of {} recorded requests are simulated: the others were given up ({}), forked from another, or had not ended",
+            num_simulated, summary.num_requests, summary.num_aborted
+        );
+    }
+}
+
+fn one_tenant(trace: &Trace) -> &'static str {
+    let mut tenants = trace.requests.iter().map(|request| request.tenant);
+    let first = tenants.next();
+    if tenants.all(|tenant| Some(tenant) == first) { ", which has one tenant" } else { "" }
+}
+
+/// Limits and pool are those of the recording's header.
+fn in_header(args: &ReplayArgs, error: SimulateError) -> Error {
+    match error {
+        SimulateError::Config(_) | SimulateError::Cache(_) => {
+            in_recording(&args.file, RecordingError::Config { reason: error.to_string() })
+        }
+        error => error.into(),
+    }
 }
 
 fn model_of(args: &ReplayArgs, recording: &Recording) -> Result<CostModel> {
@@ -281,6 +340,7 @@ pub(super) fn plot(args: &PlotArgs) -> Result<()> {
 }
 
 pub(super) fn fit(args: &FitArgs) -> Result<()> {
+    args.output.as_deref().map_or(Ok(()), check_writable)?;
     let mut runs = Vec::new();
     for file in &args.files {
         let (samples, host_us) =

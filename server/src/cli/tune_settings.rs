@@ -14,9 +14,9 @@ use super::output::{OutputFormat, write_line};
 use super::simulate::LoadArgs;
 use crate::error::{Error, Result};
 
-/// Searches max_num_seqs, max_num_batched_tokens, block_size and gpu_memory_utilization for the most requests a second of
-/// the trace's kind at which 99 of 100 requests are served in time, by simulation; says what each other choice costs, and
-/// prints settings for short chats and for long contexts.
+/// Searches max_num_seqs, max_num_batched_tokens, block_size, max_model_len and gpu_memory_utilization for the most requests
+/// a second of the trace's kind at which 99 of 100 requests are served in time, by simulation; says what each other choice
+/// costs, and prints settings for short chats and for long contexts. Exit code 1 where nothing serves in time.
 #[derive(Args)]
 pub(crate) struct TuneArgs {
     #[command(flatten)]
@@ -44,7 +44,7 @@ pub(crate) struct TuneArgs {
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
     model_memory: Option<u64>,
     /// Keys and values of a token.
-    #[arg(long, value_name = "BYTES", value_parser = bytes)]
+    #[arg(long, value_name = "BYTES", value_parser = some_bytes)]
     kv_token_bytes: Option<u64>,
     /// Scratch for a token of a step.
     #[arg(long, value_name = "BYTES", value_parser = bytes)]
@@ -93,16 +93,21 @@ pub(crate) fn run(context: &Context<'_>, args: &TuneArgs) -> Result<()> {
     let cost = read_cost_model(args.cost_model.as_deref())?;
     let tuner = Tuner { trace: &trace, cost, memory, goal, policies, policy: &args.policy };
     let tuned = tuner.tune()?;
-    let presets = presets(&tuned, &memory).map(|preset| PresetLine {
+    let presets = presets(&tuned, &memory).into_iter().map(|preset| PresetLine {
         name: preset.name,
         flags: preset.to_string(),
         purpose: preset.purpose,
     });
-    let report = Report { goal, memory, tuned: &tuned, presets: presets.into() };
+    let report = Report { goal, memory, tuned: &tuned, presets: presets.collect() };
     let mut stdout = io::stdout().lock();
     match args.output_format {
-        OutputFormat::Json => write_line(&mut stdout, &report),
-        OutputFormat::Text => write_text(&mut stdout, &report).map_err(Error::Stdout),
+        OutputFormat::Json => write_line(&mut stdout, &report)?,
+        OutputFormat::Text => write_text(&mut stdout, &report).map_err(Error::Stdout)?,
+    }
+    match (tuned.is_reached(), tuned.best.num_blocks) {
+        (true, _) => Ok(()),
+        (false, 0) => Err(Error::PoolTooSmall { longest: trace.max_len() }),
+        (false, _) => Err(Error::GoalNotReached),
     }
 }
 
@@ -113,8 +118,8 @@ fn write_text(to: &mut impl Write, report: &Report<'_>) -> io::Result<()> {
         "goal: p99 TTFT {} ms, p99 TPOT {} ms; {} runs",
         goal.max_ttft_ms, goal.max_tpot_ms, tuned.num_runs
     )?;
-    if tuned.best.requests_per_s == 0.0 {
-        writeln!(to, "no settings reach it, at any rate")?;
+    if !tuned.is_reached() {
+        return Ok(());
     }
     writeln!(
         to,
@@ -151,8 +156,15 @@ fn value(name: &str, choice: &Choice) -> String {
         "max_num_seqs" => settings.max_num_seqs.to_string(),
         "max_num_batched_tokens" => settings.max_num_batched_tokens.to_string(),
         "block_size" => settings.block_size.to_string(),
-        _ => format!("{:.2}", f64::from(settings.memory_percent) / 100.0),
+        "max_model_len" => settings.max_model_len.to_string(),
+        "gpu_memory_utilization" => format!("{:.2}", f64::from(settings.memory_percent) / 100.0),
+        _ => String::new(),
     }
+}
+
+/// A number of bytes that is not 0.
+fn some_bytes(text: &str) -> Result<u64, &'static str> {
+    bytes(text).and_then(|bytes| if bytes > 0 { Ok(bytes) } else { Err("expected at least 1 byte") })
 }
 
 /// A number of bytes, with or without a unit.
