@@ -194,7 +194,8 @@ pub enum PromptError {
     },
     /// Prompt and one token do not fit into the KV pool, even alone.
     #[error(
-        "the prompt of {num_tokens} tokens and one more need {need} blocks of the kv cache, {have} present"
+        "the prompt of {num_tokens} tokens and one more need {need} blocks of the kv cache, {have} present{}",
+        set_aside(*pinnable)
     )]
     NeverFits {
         /// Tokens of the prompt.
@@ -203,6 +204,8 @@ pub enum PromptError {
         need: u32,
         /// Blocks that a prompt may have.
         have: u32,
+        /// Blocks that none may have, since they are for pinned beginnings.
+        pinnable: u32,
     },
     /// A token id that the vocabulary does not have.
     #[error("prompt token {index} is {given}, which is not in the vocabulary of {vocab_size} tokens")]
@@ -259,4 +262,9 @@ pub enum PromptError {
         /// What it said.
         message: String,
     },
+}
+
+/// Blocks that prompts do not get.
+fn set_aside(pinnable: u32) -> String {
+    if pinnable == 0 { String::new() } else { format!(" beside {pinnable} set aside by max_pinned_bytes") }
 }

@@ -36,9 +36,12 @@ impl fmt::Display for RequestExplanation {
             Some(WaitReason::Refused(refusal)) => write!(f, ": {refusal}"),
             Some(WaitReason::Held(reason)) => write!(f, ": {reason}"),
             Some(WaitReason::NextStep) => f.write_str(": it is next"),
+            Some(WaitReason::Full { limit }) => {
+                write!(f, ": it is the next of its queue, and {limit} sequences run, as many as may")
+            }
             Some(WaitReason::Behind { head, place }) => match &self.behind {
-                Some(head) => write!(f, ": {place} come first, {head} the first of them"),
-                None => write!(f, ": {place} come first, sequence {head} the first of them"),
+                Some(head) => write!(f, ": {place} of its queue come first, {head} the first of them"),
+                None => write!(f, ": {place} of its queue come first, sequence {head} the first of them"),
             },
             _ => Ok(()),
         }

@@ -180,12 +180,15 @@ impl Frontend {
     /// One rule for every way in: a prompt leaves room for a token, in the context and in the KV pool.
     fn check_length(&self, token_ids: &[u32]) -> Result<(), PromptError> {
         let (num_tokens, max_model_len) = (token_ids.len(), self.max_model_len);
-        if num_tokens >= max_model_len {
-            return Err(PromptError::TooLong { num_tokens, max_model_len });
-        }
         let with_output = u32::try_from(num_tokens + 1).unwrap_or(u32::MAX);
         let (need, have) = (self.capacity.blocks_for(with_output), self.capacity.admissible_blocks());
-        if need > have { Err(PromptError::NeverFits { num_tokens, need, have }) } else { Ok(()) }
+        // The tighter limit is told: what is within the other may be too long all the same.
+        let is_pool_tighter = u64::from(have) * u64::from(self.capacity.block_size) < max_model_len as u64;
+        if num_tokens >= max_model_len && !is_pool_tighter {
+            return Err(PromptError::TooLong { num_tokens, max_model_len });
+        }
+        let pinnable = self.capacity.pinnable_blocks;
+        if need > have { Err(PromptError::NeverFits { num_tokens, need, have, pinnable }) } else { Ok(()) }
     }
 
     /// What separates cached blocks: tenant and salt of the request. One that wants the log-probabilities of its prompt

@@ -31,6 +31,11 @@ pub enum WaitReason {
     Held(HoldReason),
     /// It is the next of its class, and no step has been planned since, or another class was served.
     NextStep,
+    /// It is the next of its class, which is not asked while as many sequences run as may.
+    Full {
+        /// How many those are: `max_num_seqs`, or what admission was lowered to.
+        limit: u32,
+    },
     /// Others of its class come first.
     Behind {
         /// The first of them.
@@ -167,11 +172,18 @@ impl Scheduler {
             Some(head) if seq.is_queued() && head != seq.id => {
                 Some(WaitReason::Behind { head, place: self.state.waiting.place(seq) })
             }
-            _ if seq.is_queued() => refused.or(Some(WaitReason::NextStep)),
+            _ if seq.is_queued() => refused.or_else(|| Some(self.unasked())),
             _ => refused,
         };
         let waiting = if seq.is_queued() { now.since(seq.waits_since) } else { Duration::ZERO };
         Some(Explanation { status: seq.status, age: now.since(seq.arrival), waiting, waits_for })
+    }
+
+    /// What the head of a class waits for that no policy has asked for.
+    fn unasked(&self) -> WaitReason {
+        let limit = self.state.thrash.limit().unwrap_or(u32::MAX).min(self.state.config.max_num_seqs);
+        let is_full = self.state.running.len() >= limit as usize;
+        if is_full { WaitReason::Full { limit } } else { WaitReason::NextStep }
     }
 
     /// How many sequences wait for what. They add up to the number of those that wait.

@@ -1,5 +1,7 @@
 //! The seam for policies: what a policy sees, and what it may say.
 
+use std::time::Duration;
+
 use crate::builder::StepBuilder;
 use crate::ids::{ClassId, SeqId, Time};
 use crate::policies::standard_plan;
@@ -113,6 +115,13 @@ pub trait SchedulerPolicy: Send {
     fn on_event(&mut self, event: &SchedEvent<'_>) -> Rerank {
         let _ = event;
         Rerank::None
+    }
+
+    /// How much later than a request others may come and be preferred to it, or served in turn with it; by default ten
+    /// minutes. Of a policy that lets requests starve while it has others, and means to, it is `None`. The test bench holds a
+    /// policy to it: [`check_policy`](crate::testing::check_policy).
+    fn max_overtaking(&self) -> Option<Duration> {
+        Some(Duration::from_secs(600))
     }
 
     /// The policy's own state, to be made again by [`restore`](Self::restore): with it a flight recorder can be replayed

@@ -2,8 +2,8 @@
 
 use quire_scheduler::testing::{Simulation, SimulationConfig};
 use quire_scheduler::{
-    Fcfs, HoldReason, KvCacheConfig, NewSequence, PreemptionMode, Rank, Refusal, SchedulerConfig,
-    SchedulerPolicy, SeqId, SequenceView, StepBuilder, WaitClass, WaitReason, standard_plan,
+    Fair, Fcfs, HoldReason, KvCacheConfig, NewSequence, PreemptionMode, Rank, Refusal, SchedulerConfig,
+    SchedulerPolicy, SeqId, SequenceView, StepBuilder, TenantId, WaitClass, WaitReason, standard_plan,
 };
 
 fn bench(scheduler: SchedulerConfig, num_blocks: u32, policy: impl SchedulerPolicy + 'static) -> Simulation {
@@ -52,6 +52,28 @@ fn the_limit_of_sequences_and_who_comes_first() {
     check(&bench, seqs[1], WaitClass::SeqLimit, |reason| reason == limit);
     let behind = WaitReason::Behind { head: seqs[1], place: 2 };
     check(&bench, seqs[3], WaitClass::Queue, |reason| reason == behind);
+    bench.run(100);
+}
+
+/// The heads of queues that are not asked for while no seat is free.
+#[test]
+fn the_heads_of_other_tenants_wait_for_a_seat() {
+    let config = SchedulerConfig { max_num_seqs: 1, ..SchedulerConfig::new(512) };
+    let mut bench = bench(config, 64, Fair::default());
+    let mut of_tenant = |tenant| {
+        let mut new = NewSequence::new(Simulation::prompt(tenant, 20), 8, bench.now());
+        new.tenant = TenantId(tenant);
+        bench.add(new, tenant, false).unwrap()
+    };
+    let [_, second, third, fourth] = [1, 2, 3, 3].map(&mut of_tenant);
+    check(&bench, third, WaitClass::Queue, |reason| reason == WaitReason::NextStep);
+    bench.step();
+    check(&bench, second, WaitClass::SeqLimit, |reason| {
+        reason == WaitReason::Refused(Refusal::SeqLimit { limit: 1 })
+    });
+    check(&bench, third, WaitClass::Queue, |reason| reason == WaitReason::Full { limit: 1 });
+    let behind = WaitReason::Behind { head: third, place: 1 };
+    check(&bench, fourth, WaitClass::Queue, |reason| reason == behind);
     bench.run(100);
 }
 

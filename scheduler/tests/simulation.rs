@@ -8,9 +8,11 @@
 //! QUIRE_OPERATIONS=1000000 cargo test --release -p quire-scheduler --test simulation -- --nocapture
 //! ```
 
+use std::time::Duration;
+
 use quire_scheduler::testing::{ChaosPolicy, Coverage, Scenario, check_policy, check_policy_for};
 use quire_scheduler::{
-    Fcfs, PolicyRegistry, PreemptionMode, Rank, Rerank, SchedEvent, SchedulerPolicy, SequenceView,
+    Fcfs, PolicyRegistry, PreemptionMode, Priority, Rank, Rerank, SchedEvent, SchedulerPolicy, SequenceView,
     StepBuilder,
 };
 
@@ -63,6 +65,10 @@ impl SchedulerPolicy for LastComeFirst {
     fn rank(&self, seq: &SequenceView<'_>) -> Rank {
         Rank(-(seq.id().0 as i64), 0)
     }
+
+    fn max_overtaking(&self) -> Option<Duration> {
+        None
+    }
 }
 
 #[test]
@@ -83,6 +89,10 @@ impl SchedulerPolicy for Idle {
     }
 
     fn plan(&mut self, _step: &mut StepBuilder<'_>) {}
+
+    fn max_overtaking(&self) -> Option<Duration> {
+        None
+    }
 }
 
 #[test]
@@ -100,6 +110,10 @@ impl SchedulerPolicy for Merry {
 
     fn rank(&self, seq: &SequenceView<'_>) -> Rank {
         Rank(seq.served_tokens() as i64, 0)
+    }
+
+    fn max_overtaking(&self) -> Option<Duration> {
+        None
     }
 
     fn on_event(&mut self, event: &SchedEvent<'_>) -> Rerank {
@@ -156,4 +170,104 @@ fn the_scenarios_meet_what_they_are_made_for() {
         num_releases,
     ];
     assert!(met.iter().all(|times| *times > 50), "{coverage:?}");
+}
+
+/// Whether the bench finds fault with a policy, and with what.
+fn fault(make: impl Fn(u64) -> Box<dyn SchedulerPolicy> + std::panic::RefUnwindSafe) -> Option<String> {
+    let found = std::panic::catch_unwind(|| check_policy(&make, 0..30)).err()?;
+    let text = found.downcast_ref::<String>().cloned();
+    text.or_else(|| found.downcast_ref::<&str>().map(|text| (*text).to_owned()))
+}
+
+/// Ranks by what changes from call to call, as a clock does.
+#[derive(Default)]
+struct Moody;
+
+/// What a clock or a generator of its own would be.
+static MOOD: std::sync::atomic::AtomicI64 = std::sync::atomic::AtomicI64::new(0);
+
+impl SchedulerPolicy for Moody {
+    fn name(&self) -> &str {
+        "moody"
+    }
+
+    fn rank(&self, _seq: &SequenceView<'_>) -> Rank {
+        Rank(MOOD.fetch_add(1, std::sync::atomic::Ordering::Relaxed) % 7, 0)
+    }
+}
+
+#[test]
+fn a_policy_that_decides_otherwise_the_second_time_is_found_out() {
+    let fault = fault(|_| Box::new(Moody)).expect("it is found out");
+    assert!(fault.contains("the same calls bring other decisions, from step "), "{fault}");
+}
+
+/// Keeps a count and says that it is saved.
+#[derive(Default)]
+struct Forgetful {
+    num_events: i64,
+    saves: bool,
+}
+
+impl SchedulerPolicy for Forgetful {
+    fn name(&self) -> &str {
+        "forgetful"
+    }
+
+    fn rank(&self, seq: &SequenceView<'_>) -> Rank {
+        Rank((seq.id().0 as i64 * self.num_events) % 7, 0)
+    }
+
+    fn on_event(&mut self, _event: &SchedEvent<'_>) -> Rerank {
+        self.num_events += 1;
+        Rerank::None
+    }
+
+    fn max_overtaking(&self) -> Option<Duration> {
+        None
+    }
+
+    fn save(&self) -> Option<Vec<u64>> {
+        Some(if self.saves { vec![self.num_events as u64] } else { Vec::new() })
+    }
+
+    fn restore(&mut self, state: &[u64]) -> bool {
+        self.num_events = state.first().map_or(0, |num_events| *num_events as i64);
+        true
+    }
+}
+
+#[test]
+fn a_policy_that_loses_its_state_is_found_out() {
+    let fault_of = |saves| fault(move |_| Box::new(Forgetful { saves, num_events: 0 }));
+    let found = fault_of(false).expect("it is found out");
+    assert!(found.contains("saved and restored decides otherwise, from step "), "{found}");
+    assert_eq!(fault_of(true), None);
+}
+
+/// Ranks by length alone, or the newest first.
+struct Greedy {
+    newest_first: bool,
+}
+
+impl SchedulerPolicy for Greedy {
+    fn name(&self) -> &str {
+        "greedy"
+    }
+
+    fn rank(&self, seq: &SequenceView<'_>) -> Rank {
+        if self.newest_first {
+            return Rank(-(seq.id().0 as i64), 0);
+        }
+        Rank(seq.num_prompt_tokens().into(), 0)
+    }
+}
+
+#[test]
+fn a_policy_that_lets_requests_starve_is_found_out_unless_it_says_so() {
+    for newest_first in [false, true] {
+        let fault = fault(move |_| Box::new(Greedy { newest_first })).expect("it is found out");
+        assert!(fault.contains("greedy: a request is overtaken by others for "), "{fault}");
+    }
+    check_policy(|_| Box::new(Priority::strict()), 0..1);
 }

@@ -5,7 +5,8 @@ use std::path::PathBuf;
 use quire_engine::{Explainer, write_recording};
 use quire_scheduler::record::FlightRecorder;
 
-/// From now on a SIGUSR2 writes to the log what each request waits for. The engine goes on.
+/// From now on a SIGUSR2 writes to standard error what each request waits for: who asks is answered, whatever the log's
+/// filter lets through. The engine goes on.
 pub(crate) fn explain_waits(explainer: Explainer) {
     let wait = move || {
         if let Err(error) = listen_for_questions(&explainer) {
@@ -25,8 +26,8 @@ fn listen_for_questions(explainer: &Explainer) -> std::io::Result<()> {
     let mut signals = runtime.block_on(async { signal(SignalKind::user_defined2()) })?;
     while runtime.block_on(signals.recv()).is_some() {
         match explainer.explain_all() {
-            Ok(all) if all.is_empty() => tracing::warn!(target: "quire::server", "no request is open"),
-            Ok(all) => all.iter().for_each(|one| tracing::warn!(target: "quire::server", "{one}")),
+            Ok(all) if all.is_empty() => eprintln!("no request is open"),
+            Ok(all) => all.iter().for_each(|one| eprintln!("{one}")),
             Err(_) => break,
         }
     }
@@ -38,7 +39,8 @@ fn listen_for_questions(_explainer: &Explainer) -> std::io::Result<()> {
     Err(std::io::ErrorKind::Unsupported.into())
 }
 
-/// From now on a SIGUSR1 writes what the recorder holds to a new file in `folder`, and says where. The engine goes on.
+/// From now on a SIGUSR1 writes what the recorder holds to a new file in `folder`, and says on standard error where. The
+/// engine goes on.
 /// Where there is no such signal, or it cannot be had, the program works all the same.
 pub(crate) fn write_recordings(recorder: FlightRecorder, folder: PathBuf) {
     let wait = move || {
@@ -61,12 +63,8 @@ fn listen(recorder: &FlightRecorder, folder: &std::path::Path) -> std::io::Resul
         tracing::debug!(target: "quire::server", "SIGUSR1 writes a recording to {}", folder.display());
         while signals.recv().await.is_some() {
             match write_recording(recorder, folder) {
-                Ok(path) => {
-                    tracing::warn!(target: "quire::server", "recording written to {}", path.display())
-                }
-                Err(error) => {
-                    tracing::error!(target: "quire::server", "recording to {}: {error}", folder.display());
-                }
+                Ok(path) => eprintln!("recording written to {}", path.display()),
+                Err(error) => eprintln!("recording to {}: {error}", folder.display()),
             }
         }
         Ok(())

@@ -269,6 +269,25 @@ fn what_a_what_if_leaves_out_and_a_header_that_lies_are_told() {
     }
 }
 
+#[test]
+fn swap_space_and_pins_that_leave_nothing_are_refused() {
+    let folder = Folder::new();
+    let record = format!("trace record tiny --trace trace.csv --at-once -o run.qrec {LIMITS}");
+    let swap = "--swap-space 1e-9 --preemption-mode swap";
+    folder.fails(
+        &format!("{record} {swap}"),
+        2,
+        "swap_space is 0.000000001, expected 0, or at least one block, of ",
+    );
+    folder.fails(
+        &format!("{record} --max-pinned-bytes 90GiB"),
+        2,
+        "which leaves room for a sequence of max_model_len = 128",
+    );
+    let few = format!("{record} --num-gpu-blocks-override 24 --max-pinned-bytes 90GiB");
+    folder.fails(&few, 2, "which leaves prompts a block");
+}
+
 /// A recording with another number in its header.
 fn with_header(recording: &[u8], field: &str, value: u64) -> Vec<u8> {
     let len = u32::from_le_bytes(recording[10..14].try_into().expect("four bytes")) as usize;
@@ -322,4 +341,30 @@ fn a_signal_writes_a_recording_while_requests_go_on() {
     assert!(file.extension().is_some_and(|extension| extension == "qrec"));
     let show = folder.command("trace show").arg(&file).output().expect("it was built");
     assert!(show.status.success(), "{}", String::from_utf8_lossy(&show.stderr));
+}
+
+#[cfg(unix)]
+#[test]
+fn who_asks_by_a_signal_is_answered_whatever_the_log_lets_through() {
+    let folder = Folder::new();
+    fs::create_dir(folder.path("recordings")).expect("writable");
+    let line = format!(
+        "trace record tiny --trace trace.csv --request-rate 3 -o run.qrec --log-level schedule=debug {LIMITS}"
+    );
+    let mut command = folder.command(&line);
+    command.arg("--recording-dir").arg(folder.path("recordings"));
+    let child = command.stdout(Stdio::null()).stderr(Stdio::piped()).spawn();
+    let mut child = child.expect("the program was built for this test");
+    let mut log = BufReader::new(child.stderr.take().expect("piped")).lines().map_while(Result::ok);
+    assert!(log.any(|line| line.contains("step=3 ")), "the scheduler is at work");
+    // The threads that wait for signals were started before it.
+    std::thread::sleep(Duration::from_millis(500));
+    for signal in ["-USR1", "-USR2"] {
+        let killed = Command::new("kill").args([signal, &child.id().to_string()]).status();
+        assert!(killed.expect("kill is there").success());
+    }
+    let rest: Vec<_> = log.filter(|line| !line.contains("[schedule]")).collect();
+    assert!(child.wait().expect("it ends").success(), "{rest:?}");
+    assert!(rest.iter().any(|line| line.starts_with("recording written to ")), "{rest:?}");
+    assert!(rest.iter().any(|line| line.starts_with("request ") || line == "no request is open"), "{rest:?}");
 }

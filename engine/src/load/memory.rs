@@ -4,6 +4,7 @@ use quire_executor::{MaxModelLen as PlannedLen, MemoryPlan, MemoryRequest, PoolS
 use quire_kernels::{DType, Kernels};
 use quire_models::WeightSummary;
 
+use crate::ConfigError;
 use crate::config::EngineConfig;
 
 /// The most that a pool takes of a host's memory where nobody says how much.
@@ -61,6 +62,30 @@ pub(super) fn weight_bytes(weights: &WeightSummary, kernels: &Kernels) -> usize 
         kernels.linear().packed_bytes(dtype, usize::try_from(num_bytes).unwrap_or(usize::MAX))
     };
     weights.by_dtype.iter().map(packed).fold(0, usize::saturating_add)
+}
+
+/// What is asked for beside sequences: swap space of less than a block is none, and what pins may keep must leave room for
+/// a sequence of full length, but in a pool that somebody made smaller.
+pub(super) fn check_extras(config: &EngineConfig, memory: &MemoryPlan) -> Result<(), ConfigError> {
+    if config.swap_space > 0.0 && memory.num_swap_blocks == 0 {
+        let expected = format!("0, or at least one block, of {} bytes", memory.block_bytes);
+        return Err(refuse("swap_space", config.swap_space, expected));
+    }
+    let (max_model_len, pinned) = (memory.runner.limits.max_model_len, config.max_pinned_bytes.0);
+    let need = max_model_len.div_ceil(config.block_size.max(1));
+    let left =
+        memory.num_blocks as u64 - (pinned / memory.block_bytes.max(1) as u64).min(memory.num_blocks as u64);
+    if pinned == 0 || left >= need as u64 || config.num_gpu_blocks_override.is_some() {
+        return Ok(());
+    }
+    let most = memory.num_blocks.saturating_sub(need) as u64 * memory.block_bytes as u64;
+    let expected =
+        format!("at most {most}, which leaves room for a sequence of max_model_len = {max_model_len}");
+    Err(refuse("max_pinned_bytes", pinned, expected))
+}
+
+fn refuse(field: &'static str, given: impl ToString, expected: String) -> ConfigError {
+    ConfigError::Value { field, given: given.to_string(), expected }
 }
 
 /// A pool that somebody made smaller than the longest sequence is used as it is.

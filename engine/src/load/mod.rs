@@ -25,7 +25,7 @@ pub use self::memory::PoolDefault;
 use self::checks::{check_dtypes, check_max_logprobs, check_quantization};
 use self::generation::{check_generation, default_params};
 use self::kv_cache::KvCacheChoice;
-use self::memory::{memory_request, warn_of_small_pool, weight_bytes};
+use self::memory::{check_extras, memory_request, warn_of_small_pool, weight_bytes};
 use self::texts::{GivenTexts, LoadedTexts, eos_tokens};
 use crate::config::{EngineConfig, EngineOptions, ModelFacts};
 use crate::{
@@ -120,6 +120,7 @@ impl<'a> EngineBuilder<'a> {
         let kv_cache = KvCacheChoice::new(&config, &checkpoint, &weights, &self.kernels)?;
         let request = memory_request(&config, kv_cache.dtype, self.pool_default, sizes.config.vocab_size);
         let memory = MemoryPlan::new(&self.kernels, sizes, &request)?;
+        check_extras(&config, &memory)?;
         warn_of_small_pool(&memory);
         Ok(EnginePlan {
             texts,

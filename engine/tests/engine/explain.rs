@@ -34,7 +34,10 @@ fn whoever_waits_is_told_why() {
     let told: Vec<_> = all.iter().map(ToString::to_string).collect();
     assert!(told[0].starts_with(&format!("request {} runs, came ", ids[0])), "{told:?}");
     assert!(told[1].ends_with(" s: 1 sequences run, which is max_num_seqs"), "{told:?}");
-    assert!(told[2].ends_with(&format!(" s: 1 come first, {} the first of them", ids[1])), "{told:?}");
+    assert!(
+        told[2].ends_with(&format!(" s: 1 of its queue come first, {} the first of them", ids[1])),
+        "{told:?}"
+    );
     let stats = rig.llm.stats();
     assert_eq!((stats.waiting_by_reason["seq_limit"], stats.waiting_by_reason["queue"]), (1, 1), "{stats:?}");
     client.log_schedule_of(Some(&ids[0])).unwrap();

@@ -42,7 +42,13 @@ fn br_01_a_prompt_larger_than_the_pool_is_an_error_and_blocks_nobody() {
     let mut capacity = spec.capacity.clone();
     capacity.max_model_len = 256;
     let rig = RigSpec { capacity, ..spec }.start_with_bytes("abc");
-    assert_eq!(refusal(&rig, ids(200)), PromptError::NeverFits { num_tokens: 200, need: 13, have: 8 });
+    assert_eq!(
+        refusal(&rig, ids(200)),
+        PromptError::NeverFits { num_tokens: 200, need: 13, have: 8, pinnable: 0 }
+    );
+    // Both limits are passed: the tighter is told.
+    let tighter = PromptError::NeverFits { num_tokens: 501, need: 32, have: 8, pinnable: 0 };
+    assert_eq!(refusal(&rig, ids(501)), tighter);
     assert_eq!(rig.llm.generate([ids(10)], &SamplingParams::greedy(8)).unwrap()[0].outputs[0].text, "abc");
 }
 

@@ -1,5 +1,7 @@
 //! Tenants share alike.
 
+use std::time::Duration;
+
 use quire_kvcache::Saved;
 
 use crate::builder::StepBuilder;
@@ -108,6 +110,10 @@ impl SchedulerPolicy for Fair {
         while let Some(admitted) = standard_admit(self, step) {
             self.charge_prompt(step, admitted);
         }
+    }
+
+    fn max_overtaking(&self) -> Option<Duration> {
+        Some(Duration::ZERO)
     }
 
     fn save(&self) -> Option<Vec<u64>> {

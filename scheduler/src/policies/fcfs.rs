@@ -1,5 +1,7 @@
 //! First come, first served.
 
+use std::time::Duration;
+
 use crate::policy::{Rank, SchedulerPolicy};
 use crate::sequence::SequenceView;
 
@@ -17,6 +19,10 @@ impl SchedulerPolicy for Fcfs {
 
     fn rank(&self, seq: &SequenceView<'_>) -> Rank {
         seq.arrival().into()
+    }
+
+    fn max_overtaking(&self) -> Option<Duration> {
+        Some(Duration::ZERO)
     }
 
     fn save(&self) -> Option<Vec<u64>> {

@@ -57,6 +57,10 @@ impl SchedulerPolicy for LengthBucket {
         self.current
     }
 
+    fn max_overtaking(&self) -> Option<Duration> {
+        Some(self.ageing)
+    }
+
     fn save(&self) -> Option<Vec<u64>> {
         Some(self.current.iter().map(|class| class.0).collect())
     }

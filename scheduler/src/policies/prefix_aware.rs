@@ -110,6 +110,10 @@ impl SchedulerPolicy for PrefixAware {
         Rerank::None
     }
 
+    fn max_overtaking(&self) -> Option<Duration> {
+        Some(self.ageing)
+    }
+
     fn save(&self) -> Option<Vec<u64>> {
         let mut state = Vec::new();
         self.order.save(&mut state);

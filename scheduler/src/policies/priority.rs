@@ -89,6 +89,10 @@ impl SchedulerPolicy for Priority {
         standard_plan(self, step);
     }
 
+    fn max_overtaking(&self) -> Option<Duration> {
+        self.ageing
+    }
+
     fn save(&self) -> Option<Vec<u64>> {
         Some(Vec::new())
     }

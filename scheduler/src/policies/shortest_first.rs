@@ -44,6 +44,10 @@ impl SchedulerPolicy for ShortestFirst {
         delayed(seq.arrival(), delay(self.ageing, u64::from(seq.num_prompt_tokens()), HALF))
     }
 
+    fn max_overtaking(&self) -> Option<Duration> {
+        Some(self.ageing)
+    }
+
     fn save(&self) -> Option<Vec<u64>> {
         Some(Vec::new())
     }

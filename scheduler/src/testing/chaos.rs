@@ -1,5 +1,7 @@
 //! A policy that answers nonsense.
 
+use std::time::Duration;
+
 use crate::builder::StepBuilder;
 use crate::ids::{ClassId, SeqId, Time};
 use crate::policies::standard_plan;
@@ -53,6 +55,10 @@ impl SchedulerPolicy for ChaosPolicy {
     fn victim(&mut self, running: &Running<'_>) -> Option<SeqId> {
         let all: Vec<_> = running.iter().map(|seq| seq.id()).chain([SeqId(self.rng.next_u64())]).collect();
         Some(self.rng.choose(&all))
+    }
+
+    fn max_overtaking(&self) -> Option<Duration> {
+        None
     }
 
     fn on_event(&mut self, event: &SchedEvent<'_>) -> Rerank {

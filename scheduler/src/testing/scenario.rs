@@ -77,8 +77,18 @@ impl Scenario {
     /// # Panics
     /// If an invariant breaks or a sequence does not end in time.
     pub fn run(&self, policy: Box<dyn SchedulerPolicy>) -> Simulation {
+        self.run_renewed(policy, Vec::new())
+    }
+
+    /// As [`run`](Self::run), with policies just built that take over in turn.
+    pub(crate) fn run_renewed(
+        &self,
+        policy: Box<dyn SchedulerPolicy>,
+        fresh: Vec<Box<dyn SchedulerPolicy>>,
+    ) -> Simulation {
         let mut rng = Rng::new(self.seed ^ 1);
         let mut bench = Simulation::new(self.config.clone(), policy);
+        bench.renew_policy_with(fresh);
         let mut num_left = self.num_requests;
         let mut added = Vec::new();
         let (mut holds, mut rng_of_holds) = (Vec::new(), Rng::new(self.seed ^ 3));

@@ -6,6 +6,7 @@ use std::time::Duration;
 use quire_kvcache::{BlockId, Direction, KvCacheConfig, KvCacheManager, StepId};
 
 use crate::config::SchedulerConfig;
+use crate::digest::PlanDigest;
 use crate::error::{AddError, ForkError};
 use crate::explain::{WaitClass, WaitReason};
 use crate::hold::HoldReason;
@@ -130,6 +131,12 @@ pub struct Simulation {
     num_steps: u64,
     num_operations: u64,
     coverage: Coverage,
+    step_time: Duration,
+    digest: PlanDigest,
+    /// The digest of all decisions after each step.
+    decisions: Vec<PlanDigest>,
+    /// Policies just built that are to take over in turn.
+    fresh: Vec<Box<dyn SchedulerPolicy>>,
 }
 
 /// The token that ends a sequence that heeds it.
@@ -157,6 +164,10 @@ impl Simulation {
             num_steps: 0,
             num_operations: 0,
             coverage: Coverage::default(),
+            step_time: STEP_TIME,
+            digest: PlanDigest::default(),
+            decisions: Vec::new(),
+            fresh: Vec::new(),
             config,
         }
     }
@@ -169,7 +180,24 @@ impl Simulation {
 
     /// The virtual time.
     pub fn now(&self) -> Time {
-        Time::ZERO + STEP_TIME * u32::try_from(self.num_steps).unwrap_or(u32::MAX)
+        Time::ZERO + self.step_time * u32::try_from(self.num_steps).unwrap_or(u32::MAX)
+    }
+
+    /// Virtual time of a step, before the first.
+    pub(crate) fn set_step_time(&mut self, step_time: Duration) {
+        self.step_time = step_time;
+    }
+
+    /// In the steps 1, 2, 4 and so on the next of these policies, just built, takes over what the one at work saves.
+    pub(crate) fn renew_policy_with(&mut self, fresh: Vec<Box<dyn SchedulerPolicy>>) {
+        self.fresh = fresh;
+    }
+
+    /// The first step in which another run decided otherwise, if any.
+    pub(crate) fn parting(&self, other: &Self) -> Option<usize> {
+        let num_equal = self.decisions.iter().zip(&other.decisions).take_while(|(a, b)| a == b).count();
+        let is_equal = self.decisions.len() == other.decisions.len() && self.decisions.len() == num_equal;
+        if is_equal { None } else { Some(num_equal + 1) }
     }
 
     /// The scheduler, to tell it what was measured.
@@ -287,7 +315,10 @@ impl Simulation {
     pub fn step(&mut self) -> Option<StepPlan> {
         self.num_steps += 1;
         self.num_operations += 1;
+        self.renew_policy();
         let plan = self.scheduler.schedule(self.now()).expect("a step with work plans something");
+        plan.iter().for_each(|plan| self.digest.add(plan));
+        self.decisions.push(self.digest);
         match &plan {
             Some(plan) => self.submit(plan),
             None => self.coverage.num_awaited_commits += u64::from(self.scheduler.has_work()),
@@ -312,6 +343,15 @@ impl Simulation {
         let swap = self.scheduler.cache().swap_usage();
         assert_eq!((swap.free, swap.num_transfers), (swap.total, 0), "all blocks of the host come back");
         self.num_steps - start
+    }
+
+    fn renew_policy(&mut self) {
+        let is_due = self.num_steps.is_power_of_two();
+        let Some(mut fresh) = self.fresh.pop_if(|_| is_due) else { return };
+        let Some(state) = self.scheduler.policy.save() else { return };
+        assert!(fresh.restore(&state), "a policy restores what it saved");
+        assert_eq!(fresh.save(), Some(state), "what was restored is saved as it was");
+        self.scheduler.policy = fresh;
     }
 
     fn expect(&mut self, id: SeqId, seed: u64, num_given_tokens: usize, stops: bool) {

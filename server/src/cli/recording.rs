@@ -1,44 +1,22 @@
-//! `quire trace record`, `show`, `replay`, `plot` and `fit`.
+//! `quire trace show`, `replay`, `plot` and `fit`.
 
 use std::io::{self, Write};
 use std::path::PathBuf;
-use std::thread;
-use std::time::{Duration, Instant};
 
 use clap::Args;
-use quire_engine::{Llm, Prompt, Request, RequestEvent, SamplingParams};
+use quire_scheduler::PolicyRegistry;
 use quire_scheduler::cost::{self, CostModel};
 use quire_scheduler::record::{RecordedStep, Recording, RecordingError, Summary};
 use quire_scheduler::simulate::{Report, Setup, SimulateError, Simulated, simulate};
-use quire_scheduler::trace::{Trace, TraceRequest};
-use quire_scheduler::{PolicyRegistry, Time};
+use quire_scheduler::trace::Trace;
 use serde::Serialize;
 
 use super::Context;
 use super::load::{
     check_writable, in_recording, picture, policy, read_cost_model, read_recording, write_file, write_plot,
 };
-use super::model::ModelArgs;
 use super::output::{OutputFormat, write_line};
-use super::simulate::{ArrivalArgs, LoadArgs};
 use crate::error::{Error, Result};
-use crate::start;
-
-/// Prompts are made-up tokens, alike where the trace says that they share a prefix. Tenants, priorities and max_tokens are
-/// those of the trace. Requests that all come at once are queued before the first step, so that the run is the same every
-/// time; others are handed in when their time has come.
-#[derive(Args)]
-pub(crate) struct RecordArgs {
-    #[command(flatten)]
-    model: ModelArgs,
-    #[command(flatten)]
-    load: LoadArgs,
-    #[command(flatten)]
-    arrivals: ArrivalArgs,
-    /// Where the recording goes.
-    #[arg(long, short, value_name = "FILE")]
-    output: PathBuf,
-}
 
 #[derive(Args)]
 pub(crate) struct ShowArgs {
@@ -93,84 +71,6 @@ pub(crate) struct FitArgs {
     /// text or json.
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     output_format: OutputFormat,
-}
-
-/// The made-up ids lie below this, and below the size of the vocabulary.
-const MAX_TOKEN_ID: usize = 150_000;
-
-pub(super) fn record(context: &Context<'_>, args: &RecordArgs) -> Result<()> {
-    // A wrong trace is told before a model is loaded.
-    let trace = args.load.read()?;
-    let arrivals = args.arrivals.times(&args.load, &trace)?;
-    check_writable(&args.output)?;
-    let (options, parts) = args.model.resolve(context, None)?;
-    let llm = start::llm(options, &parts)?;
-    let ids = MAX_TOKEN_ID.min(llm.model().vocab_size);
-    let requests: Vec<_> = (0..trace.requests.len()).map(|index| request(&trace, index, ids)).collect();
-    let started = Instant::now();
-    match arrivals.iter().all(|arrival| *arrival == Time::ZERO) {
-        true => llm.generate_each(requests).into_iter().try_for_each(|result| result.map(drop))?,
-        false => run_at(&llm, requests, &arrivals)?,
-    }
-    let elapsed_s = started.elapsed().as_secs_f64();
-    let recording = llm.flight_recorder().recording();
-    write_file(&args.output, &recording.to_bytes())?;
-    let summary = recording.summary().map_err(|error| in_recording(&args.output, error))?;
-    writeln!(io::stdout(), "{summary}elapsed     {elapsed_s:.3} s").map_err(Error::Stdout)
-}
-
-/// Tokens are equal where the trace says so; else they differ from request to request and from place to place.
-fn request(trace: &Trace, index: usize, ids: usize) -> Request {
-    let of = &trace.requests[index];
-    let token = |position: u32| {
-        let owner = of.token(index, position) as usize;
-        ((owner * 7919 + position as usize * 104_729) % ids) as u32
-    };
-    let prompt = Prompt::TokenIds((0..of.prompt_tokens).map(token).collect());
-    Request {
-        tenant: trace.tenant_name(of).map(str::to_owned),
-        priority: of.priority,
-        ..Request::new(prompt, params(of))
-    }
-}
-
-/// A request that gives a higher limit than it generates ends by itself: at a token that is banned before, and made the
-/// likeliest then.
-fn params(of: &TraceRequest) -> SamplingParams {
-    let max_tokens = of.max_tokens.unwrap_or(of.output_tokens);
-    let usual =
-        SamplingParams { ignore_eos: true, max_tokens: Some(max_tokens.into()), ..SamplingParams::greedy(1) };
-    if max_tokens == of.output_tokens {
-        return usual;
-    }
-    SamplingParams {
-        stop_token_ids: vec![END],
-        min_tokens: u64::from(of.output_tokens) - 1,
-        logit_bias: [(END, 100.0)].into(),
-        ..usual
-    }
-}
-
-/// The token at which outputs end.
-const END: u32 = 0;
-
-/// Hands requests in as they come.
-fn run_at(llm: &Llm, requests: Vec<Request>, arrivals: &[Time]) -> Result<()> {
-    let started = Instant::now();
-    let mut streams = Vec::with_capacity(requests.len());
-    for (request, arrival) in requests.into_iter().zip(arrivals) {
-        let at = started + Duration::from_nanos(arrival.as_nanos());
-        thread::sleep(at.saturating_duration_since(Instant::now()));
-        streams.push(llm.stream(request)?);
-    }
-    for mut stream in streams {
-        while let Some(event) = stream.blocking_next() {
-            if let RequestEvent::Failed(error) = event {
-                return Err(error.into());
-            }
-        }
-    }
-    Ok(())
 }
 
 pub(super) fn show(args: &ShowArgs) -> Result<()> {

@@ -8,7 +8,7 @@ use serde::Serialize;
 
 use super::Context;
 use super::output::{OutputFormat, write_line};
-use super::recording;
+use super::{record, recording};
 use crate::error::{Error, Result};
 use crate::trace::{Diff, TraceHeader, TraceReader};
 
@@ -23,7 +23,7 @@ enum TraceCommand {
     /// Says where two runs of the same requests part: compares what --trace-tensors wrote of them, op by op.
     Diff(DiffArgs),
     /// Runs a trace's requests on a model and writes what the scheduler was asked and decided.
-    Record(recording::RecordArgs),
+    Record(record::RecordArgs),
     /// Says what is in a recording.
     Show(recording::ShowArgs),
     /// Makes the recorded decisions again and compares them all; with another policy, simulates what it would have done.
@@ -66,7 +66,7 @@ struct Report<'a> {
 pub(crate) fn run(context: &Context<'_>, args: &TraceArgs) -> Result<()> {
     match &args.command {
         TraceCommand::Diff(args) => diff(args),
-        TraceCommand::Record(args) => recording::record(context, args),
+        TraceCommand::Record(args) => record::record(context, args),
         TraceCommand::Show(args) => recording::show(args),
         TraceCommand::Replay(args) => recording::replay(context, args),
         TraceCommand::Plot(args) => recording::plot(args),
