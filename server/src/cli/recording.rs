@@ -175,7 +175,7 @@ fn what_if(args: &ReplayArgs, recording: &Recording, policies: &PolicyRegistry, 
     let limits = recording.scheduler_config().clone();
     let setup = Setup { cost: model_of(args, recording)?, ..Setup::new(limits, recording.cache_config()) };
     let summary = recording.summary().map_err(named)?;
-    note_left_out(&summary, trace.requests.len() as u64);
+    left_out(&summary, trace.requests.len()).iter().for_each(|note| eprintln!("{note}"));
     let mut stdout = io::stdout().lock();
     let mut decisions = Vec::new();
     for policy in [recorded, other] {
@@ -190,15 +190,15 @@ fn what_if(args: &ReplayArgs, recording: &Recording, policies: &PolicyRegistry, 
     Ok(())
 }
 
-/// What of the recording is no part of the load.
-fn note_left_out(summary: &Summary, num_simulated: u64) {
-    let num_left_out = summary.num_requests.saturating_sub(num_simulated);
-    if num_left_out > 0 {
-        eprintln!(
-            "{} of {} recorded requests are simulated: the others were given up ({}), forked from another, or had not ended",
-            num_simulated, summary.num_requests, summary.num_aborted
-        );
-    }
+/// What of the recording is no part of the load, in words.
+fn left_out(summary: &Summary, num_simulated: usize) -> Option<String> {
+    let Summary { num_requests, num_aborted, .. } = *summary;
+    (num_requests > num_simulated as u64).then(|| {
+        format!(
+            "{num_simulated} of {num_requests} recorded requests are simulated: the others were given up ({num_aborted}), forked \
+             from another, or had not ended"
+        )
+    })
 }
 
 fn one_tenant(trace: &Trace) -> &'static str {
@@ -275,4 +275,33 @@ fn write_fit(to: &mut impl Write, report: &cost::FitReport) -> io::Result<()> {
         percent(report.total_error),
         report.r_squared
     )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_a_what_if_leaves_out_is_counted() {
+        let summary = Summary {
+            policy: String::new(),
+            num_requests: 30,
+            num_finished: 12,
+            num_aborted: 10,
+            num_steps: 0,
+            num_tokens: 0,
+            duration_s: 0.0,
+            busy_s: 0.0,
+            device_s: 0.0,
+            num_bytes: 0,
+            dropped_bytes: 0,
+            decisions: String::new(),
+        };
+        assert_eq!(left_out(&summary, 30), None);
+        let note = left_out(&summary, 12).expect("18 are missing");
+        assert!(
+            note.starts_with("12 of 30 recorded requests are simulated: the others were given up (10)"),
+            "{note}"
+        );
+    }
 }
