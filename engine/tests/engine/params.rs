@@ -212,8 +212,7 @@ impl tracing::Subscriber for Lines {
 fn logged(run: impl FnOnce()) -> String {
     let lines = Lines::default();
     tracing::subscriber::with_default(lines.clone(), run);
-    let text = lines.0.lock().unwrap().clone();
-    text
+    lines.0.lock().unwrap().clone()
 }
 
 #[test]

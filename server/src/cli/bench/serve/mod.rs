@@ -110,7 +110,8 @@ impl ServeArgs {
             return Ok(arrivals.into_iter().map(|at| (at, self.input_len, self.output_len)).collect());
         };
         let trace: Trace = read_trace(path)?;
-        let times = trace.arrival_times(self.request_rate);
+        let named = |source| Error::LoadTrace { path: path.clone(), source };
+        let times = trace.arrival_times(self.request_rate).map_err(named)?;
         let of_trace = times.iter().zip(&trace.requests).map(|(at, request)| {
             let at = at.since(Time::ZERO);
             (at, request.prompt_tokens as usize, request.output_tokens as usize)
