@@ -44,7 +44,8 @@ pub use http::{CertificateError, CorsError};
 pub use llm::Llm;
 pub use logging::LogFilterError;
 pub use model_source::{
-    Denial, HubId, HubIdError, KNOWN_MODELS, KnownModel, Lines, ModelSource, ResolvedModel, SourceError,
+    AnswerFault, Denial, HubId, HubIdError, KNOWN_MODELS, KnownModel, Lines, ModelSource, ResolvedModel,
+    SourceError,
 };
 
 // The paved road: one dependency is enough to write a request, a policy, a kernel part or a model.

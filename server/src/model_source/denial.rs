@@ -1,7 +1,8 @@
 //! Why the hub refuses: its answers 401, 403 and 404 mean little, headers beside them say more.
 
 use std::fmt;
-use std::time::Duration;
+
+use ureq::http::HeaderMap;
 
 /// The hub's own word for a refusal (`X-Error-Code`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -21,26 +22,15 @@ pub enum Denial {
     Unsaid,
 }
 
-/// How long the question may take: the refusal itself is known already.
-const LIMIT: Duration = Duration::from_secs(5);
-
 impl Denial {
-    /// Asks once more for what was refused, and reads the headers of the answer: the reason, and the hub's own words.
-    pub(super) fn ask(url: &str, token: Option<&str>) -> (Self, Option<String>) {
-        let config = ureq::Agent::config_builder()
-            .http_status_as_error(false)
-            .max_redirects(0)
-            .max_redirects_will_error(false)
-            .timeout_global(Some(LIMIT));
-        let agent = ureq::Agent::from(config.build());
-        let request = agent.get(url);
-        let request = match token {
-            Some(token) => request.header("Authorization", format!("Bearer {token}")),
-            None => request,
-        };
-        let Ok(answer) = request.call() else { return (Self::Unsaid, None) };
-        let header = |name: &str| answer.headers().get(name).and_then(|value| value.to_str().ok());
-        (header("x-error-code").map_or(Self::Unsaid, Self::of_code), header("x-error-message").map(shortened))
+    /// The reason that the headers of an answer give.
+    pub(super) fn of(headers: &HeaderMap) -> Self {
+        header(headers, "x-error-code").map_or(Self::Unsaid, Self::of_code)
+    }
+
+    /// The hub's own words.
+    pub(super) fn words(headers: &HeaderMap) -> Option<String> {
+        header(headers, "x-error-message").map(shortened)
     }
 
     fn of_code(code: &str) -> Self {
@@ -101,6 +91,10 @@ impl fmt::Display for Advice<'_> {
             }
         }
     }
+}
+
+fn header<'a>(headers: &'a HeaderMap, name: &str) -> Option<&'a str> {
+    headers.get(name).and_then(|value| value.to_str().ok())
 }
 
 /// One line of the hub's words.

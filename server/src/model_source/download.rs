@@ -1,14 +1,14 @@
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 use std::thread;
 
-use hf_hub::api::sync::{Api, ApiError, ApiRepo, Metadata};
-use hf_hub::{Repo, RepoType};
-
+use super::attempts::retried;
+use super::client::{Ask, Client};
 use super::hub::{Hub, INDEX, SINGLE, gguf_files, weight_files};
-use super::progress::TransferBar;
-use super::{HubId, SourceError, hash};
+use super::names::{self, is_sha256};
+use super::{HubId, SourceError, hash, transfer};
 
 /// Files that are fetched where a repository has them. Weights come after these, so a cached repository whose
 /// weights are whole is whole.
@@ -21,29 +21,44 @@ const SMALL_FILES: &[&str] = &[
     "chat_template.jinja",
     "chat_template.json",
 ];
-pub(super) const MAX_ATTEMPTS: usize = 4;
+/// A folder of further chat templates.
+const TEMPLATES: &str = "additional_chat_templates/";
+pub(super) const MAX_ATTEMPTS: u32 = 4;
 /// Weight files on their way at the same time: enough to fill a line that each alone does not.
 const MAX_TRANSFERS: usize = 4;
 
 /// Files of one commit on their way into the cache.
-pub(super) struct Download<'a> {
-    hub: &'a Hub,
-    api: Api,
-    repo: ApiRepo,
+pub(super) struct Download {
+    client: Client,
     /// `ORG/NAME`.
-    name: String,
-    /// The commit's files in the cache.
+    repo: String,
+    commit: String,
+    /// Where the hub has the commit's files.
+    url: String,
+    /// The commit's files in the cache: links to their contents.
     snapshot: PathBuf,
     blobs: PathBuf,
 }
 
-impl<'a> Download<'a> {
-    pub(super) fn new(hub: &'a Hub, api: Api, repo: &str, commit: &str) -> Self {
-        let name = repo.to_owned();
-        let repo = Repo::with_revision(name.clone(), RepoType::Model, commit.to_owned());
-        let blobs = hub.cache().path().join(repo.folder_name()).join("blobs");
-        let snapshot = hub.cache().repo(repo.clone()).pointer_path(commit);
-        Self { hub, repo: api.repo(repo), name, api, snapshot, blobs }
+/// What the hub says of a file before it sends it.
+pub(super) struct Metadata {
+    /// Without quotes.
+    pub(super) etag: Option<String>,
+    num_bytes: Option<u64>,
+}
+
+impl Download {
+    /// `commit` is the id of one.
+    pub(super) fn new(hub: &Hub, client: Client, repo: &str, commit: &str) -> Self {
+        let folder = hub.repo_folder(repo);
+        Self {
+            client,
+            repo: repo.to_owned(),
+            commit: commit.to_owned(),
+            url: format!("{}/{repo}/resolve/{commit}", hub.endpoint()),
+            snapshot: folder.join("snapshots").join(commit),
+            blobs: folder.join("blobs"),
+        }
     }
 
     pub(super) fn model(&self, id: &HubId, files: &[String]) -> Result<PathBuf, SourceError> {
@@ -64,7 +79,9 @@ impl<'a> Download<'a> {
                 return Err(SourceError::MissingFile { repo: id.to_string(), file });
             }
         }
-        for file in SMALL_FILES.iter().filter(|file| has(file)) {
+        let is_template = |file: &&String| file.starts_with(TEMPLATES) && file.ends_with(".jinja");
+        let small = SMALL_FILES.iter().copied().filter(|file| has(file));
+        for file in small.chain(files.iter().filter(is_template).map(String::as_str)) {
             self.file(file)?;
         }
         self.file(if has(INDEX) { INDEX } else { SINGLE })?;
@@ -113,16 +130,7 @@ impl<'a> Download<'a> {
     /// One file, from the cache where it is there. A transfer that breaks off goes on where it stopped, and a
     /// file that came out wrong is fetched anew.
     pub(super) fn file(&self, name: &str) -> Result<PathBuf, SourceError> {
-        let mut attempt = 1;
-        loop {
-            match self.attempt(name) {
-                Err(error) if attempt < MAX_ATTEMPTS && !matches!(error, SourceError::HubDenied { .. }) => {
-                    tracing::warn!(target: "quire::models", "attempt {attempt} of {MAX_ATTEMPTS}: {error}");
-                    attempt += 1;
-                }
-                outcome => return outcome,
-            }
-        }
+        retried(self.client.limits(), MAX_ATTEMPTS, || self.attempt(name))
     }
 
     fn attempt(&self, name: &str) -> Result<PathBuf, SourceError> {
@@ -131,63 +139,90 @@ impl<'a> Download<'a> {
             return Ok(path);
         }
         let metadata = self.metadata(name)?;
-        loop {
-            match self.repo.download_with_progress(name, TransferBar::default()) {
-                Ok(path) => return self.checked(path, &metadata),
-                Err(ApiError::LockAcquisition(_)) if path.is_file() => return Ok(path),
-                Err(ApiError::LockAcquisition(_)) => {
-                    tracing::info!(target: "quire::models", "another process is fetching {name}: waiting");
-                }
-                Err(error) => {
-                    if matches!(error, ApiError::InvalidResume) {
-                        remove(&self.blobs.join(metadata.etag()).with_extension("part"))?;
-                    }
-                    return Err(self.denied(name, error));
-                }
-            }
+        let blob = self.blobs.join(names::of_blob(metadata.etag.as_deref(), &self.commit, name));
+        fs::create_dir_all(&self.blobs).map_err(SourceError::io(&self.blobs))?;
+        let _lock = lock(&blob, name)?;
+        if !blob.is_file() {
+            self.transfer(name, &metadata, &blob)?;
         }
+        link(&blob, &path, name)?;
+        Ok(path)
     }
 
+    /// What the hub says of a file, which it does not send.
     pub(super) fn metadata(&self, name: &str) -> Result<Metadata, SourceError> {
-        self.api.metadata(&self.repo.url(name)).map_err(|error| self.denied(name, error))
+        let (what, url) = (self.what(name), self.url_of(name));
+        let ask = Ask { range: Some("bytes=0-0"), head_only: true, ..self.ask(&what, &url) };
+        let head = self.client.get(ask)?.head;
+        let header = |name: &str| head.get(name).and_then(|value| value.to_str().ok());
+        let etag = header("x-linked-etag").or_else(|| header("etag"));
+        let etag = etag.map(|etag| etag.trim_start_matches("W/").trim_matches('"').to_owned());
+        let etag = etag.filter(|etag| !etag.is_empty());
+        Ok(Metadata { etag, num_bytes: header("x-linked-size").and_then(|size| size.parse().ok()) })
     }
 
-    fn denied(&self, name: &str, error: ApiError) -> SourceError {
-        let url = self.repo.url(name);
-        self.hub.explain(url.clone(), &self.name, &url, error)
-    }
-
-    /// A server may have ignored the range asked for, or a part file may stem from elsewhere: compares the size
-    /// and, where the hub names it, the hash.
-    fn checked(&self, path: PathBuf, metadata: &Metadata) -> Result<PathBuf, SourceError> {
-        let Err(error) = self.check(&path, metadata) else { return Ok(path) };
-        remove(&path)?;
-        remove(&self.blobs.join(metadata.etag()))?;
-        Err(error)
-    }
-
-    fn check(&self, path: &Path, metadata: &Metadata) -> Result<(), SourceError> {
-        let what = path.display().to_string();
-        let (given, announced) =
-            (fs::metadata(path).map_err(SourceError::io(path))?.len(), metadata.size() as u64);
-        if given != announced {
-            return Err(self.hub.failed(&what, format!("{given} bytes came, {announced} were announced")));
+    /// A content gets its name only after its hash was checked, where the hub names one.
+    fn transfer(&self, name: &str, metadata: &Metadata, blob: &Path) -> Result<(), SourceError> {
+        let part = beside(blob, "part");
+        let (what, url) = (self.what(name), self.url_of(name));
+        transfer::fetch(&self.client, self.ask(&what, &url), metadata.num_bytes, &part)?;
+        if let Some(sha256) = metadata.etag.as_ref().filter(|etag| is_sha256(etag)) {
+            hash::expect(&part, &sha256.to_ascii_lowercase()).inspect_err(|_| {
+                let _ = remove(&part);
+            })?;
         }
-        if is_sha256(metadata.etag()) {
-            return hash::expect(path, metadata.etag());
-        }
-        Ok(())
+        fs::rename(&part, blob).map_err(SourceError::io(blob))
+    }
+
+    fn ask<'b>(&'b self, what: &'b str, url: &'b str) -> Ask<'b> {
+        Ask { what, repo: &self.repo, url, range: None, head_only: false }
+    }
+
+    fn what(&self, name: &str) -> String {
+        format!("{}/{name}@{}", self.repo, self.commit)
+    }
+
+    fn url_of(&self, name: &str) -> String {
+        format!("{}/{}", self.url, names::in_url(name))
     }
 }
 
-/// The hub's ETag of a large file is its SHA-256; of a small one it is the 40 digits of a git object.
-pub(super) fn is_sha256(etag: &str) -> bool {
-    etag.len() == 64 && etag.bytes().all(|byte| byte.is_ascii_hexdigit())
+/// One process at a time fetches a content: the others wait for it.
+fn lock(blob: &Path, name: &str) -> Result<File, SourceError> {
+    let path = beside(blob, "lock");
+    let file = File::create(&path).map_err(SourceError::io(&path))?;
+    if file.try_lock().is_err() {
+        tracing::info!(target: "quire::models", "another process is fetching {name}: waiting");
+        file.lock().map_err(SourceError::io(&path))?;
+    }
+    Ok(file)
+}
+
+fn beside(blob: &Path, end: &str) -> PathBuf {
+    let mut name = blob.to_owned().into_os_string();
+    name.push(format!(".{end}"));
+    name.into()
+}
+
+/// Gives a content its name among the files of a commit, by a link that holds wherever the cache is moved.
+fn link(blob: &Path, path: &Path, name: &str) -> Result<(), SourceError> {
+    let folder = path.parent().expect("a file of a commit is in a folder");
+    fs::create_dir_all(folder).map_err(SourceError::io(folder))?;
+    let up = "../".repeat(2 + name.matches('/').count());
+    let content = blob.file_name().expect("a content has a name").to_string_lossy();
+    let target = format!("{up}blobs/{content}");
+    if path.is_symlink() {
+        remove(path)?;
+    }
+    match std::os::unix::fs::symlink(target, path) {
+        Err(error) if error.kind() != io::ErrorKind::AlreadyExists => Err(SourceError::io(path)(error)),
+        _ => Ok(()),
+    }
 }
 
 pub(super) fn remove(path: &Path) -> Result<(), SourceError> {
     match fs::remove_file(path) {
-        Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(SourceError::io(path)(error)),
+        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(SourceError::io(path)(error)),
         _ => Ok(()),
     }
 }

@@ -1,6 +1,7 @@
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
+use std::time::Duration;
 
 use super::denial::{Advice, Denial};
 
@@ -75,6 +76,65 @@ pub enum SourceError {
         what: String,
         /// What went wrong, in the words of the HTTP client.
         reason: String,
+    },
+    /// Too many requests, from this address or with this token.
+    #[error(
+        "{endpoint} answered 429 for {what}: too many requests {}; try again {}",
+        if *has_token { "with this token" } else { "from here, and more are allowed with a token (HF_TOKEN)" },
+        Wait(*retry_after)
+    )]
+    HubBusy {
+        /// The hub.
+        endpoint: String,
+        /// Repository, revision and file.
+        what: String,
+        /// How long it asks to wait.
+        retry_after: Option<Duration>,
+        /// Whether a token was sent.
+        has_token: bool,
+    },
+    /// Something is wrong with the hub itself.
+    #[error(
+        "{endpoint} answered {status} for {what}: the fault is on its side{}; try again {}, or name another hub as \
+         HF_ENDPOINT",
+        words.as_ref().map_or_else(String::new, |words| format!(" (it says: {words})")),
+        Wait(*retry_after)
+    )]
+    HubFault {
+        /// The hub.
+        endpoint: String,
+        /// HTTP status, 500 or more.
+        status: u16,
+        /// Repository, revision and file.
+        what: String,
+        /// How long it asks to wait.
+        retry_after: Option<Duration>,
+        /// The hub's own words.
+        words: Option<String>,
+    },
+    /// The hub was connected and then sent nothing, or next to nothing.
+    #[error(
+        "{endpoint} sent nothing of {what} for {} s, or too little to wait for; HF_HUB_DOWNLOAD_TIMEOUT sets \
+         another limit in seconds",
+        limit.as_secs_f32()
+    )]
+    HubSilent {
+        /// The hub.
+        endpoint: String,
+        /// Repository, revision and file.
+        what: String,
+        /// How long it was waited for.
+        limit: Duration,
+    },
+    /// An answer that no hub gives.
+    #[error("{endpoint} answered for {what} as no hub does: {fault}; is HF_ENDPOINT right?")]
+    HubAnswer {
+        /// The hub.
+        endpoint: String,
+        /// Repository, revision and file.
+        what: String,
+        /// What is wrong with the answer.
+        fault: AnswerFault,
     },
     /// Offline, and the cache has it not.
     #[error(
@@ -157,6 +217,60 @@ pub enum SourceError {
         /// The system's error.
         source: io::Error,
     },
+}
+
+/// What is wrong with an answer of a hub. Nothing of it became the name of a file.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum AnswerFault {
+    /// What should list a repository does not.
+    #[error("it lists no files ({reason})")]
+    Listing {
+        /// In the words of the JSON parser.
+        reason: String,
+    },
+    /// The id of a commit is none.
+    #[error("`{given}` is no id of a commit")]
+    Commit {
+        /// What was given, escaped.
+        given: String,
+    },
+    /// A list is too long to be one.
+    #[error("its list of files has more than {max_bytes} bytes")]
+    TooLarge {
+        /// The limit.
+        max_bytes: u64,
+    },
+    /// It leads from address to address.
+    #[error("more than {max} redirects")]
+    Redirects {
+        /// The limit.
+        max: usize,
+    },
+    /// It leads to what is no address, or from https to another scheme.
+    #[error("a redirect to `{location}`")]
+    Location {
+        /// The address, escaped.
+        location: String,
+    },
+    /// It sent another part of a file than it was asked for.
+    #[error("not the bytes from {start} on that it was asked for")]
+    Range {
+        /// Where the part should begin.
+        start: u64,
+    },
+}
+
+/// When to try again.
+struct Wait(Option<Duration>);
+
+impl fmt::Display for Wait {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            Some(wait) => write!(f, "in {} s", wait.as_secs()),
+            None => f.write_str("later"),
+        }
+    }
 }
 
 impl SourceError {

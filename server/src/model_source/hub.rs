@@ -2,16 +2,22 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
-use hf_hub::api::sync::{Api, ApiBuilder, ApiError};
-use hf_hub::{Cache, Repo, RepoType};
+use hf_hub::{Cache, Repo};
+use serde::Deserialize;
 
-use super::download::{Download, is_sha256};
-use super::{Denial, HubId, SourceError, reach};
+use super::attempts::retried;
+use super::client::{Ask, Client, Limits};
+use super::download::Download;
+use super::names::{is_commit, is_file_name, is_sha256};
+use super::{AnswerFault, HubId, SourceError, reach};
 use crate::env::Env;
 
 pub(super) const SINGLE: &str = "model.safetensors";
 pub(super) const INDEX: &str = "model.safetensors.index.json";
+/// Attempts to learn what a repository holds: a hub that is silent twice is down.
+const MAX_ATTEMPTS: u32 = 2;
 
 /// A hub and the folder its files are kept in.
 #[derive(Clone, Debug)]
@@ -21,6 +27,13 @@ pub(super) struct Hub {
     token: Option<String>,
     is_offline: bool,
     has_proxy: bool,
+    limits: Limits,
+}
+
+/// A repository at a commit, as the hub lists it.
+struct Listing {
+    commit: String,
+    files: Vec<String>,
 }
 
 impl Hub {
@@ -38,6 +51,7 @@ impl Hub {
             has_proxy: ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy", "HTTP_PROXY", "http_proxy"]
                 .iter()
                 .any(|name| env.get(name).is_some()),
+            limits: limits(env),
             cache,
         }
     }
@@ -47,8 +61,13 @@ impl Hub {
         Self { cache: Cache::new(folder), ..self }
     }
 
-    pub(super) fn cache(&self) -> &Cache {
-        &self.cache
+    pub(super) fn endpoint(&self) -> &str {
+        &self.endpoint
+    }
+
+    /// What the cache holds of a repository.
+    pub(super) fn repo_folder(&self, repo: &str) -> PathBuf {
+        self.cache.path().join(Repo::model(repo.to_owned()).folder_name())
     }
 
     pub(super) fn is_offline(&self) -> bool {
@@ -64,17 +83,47 @@ impl Hub {
             let (what, cache) = (id.to_string(), self.cache.path().clone());
             return Err(SourceError::Offline { what, missing: self.missing(id), cache });
         }
-        let api = self.connect(&id.to_string())?;
-        let branch = Repo::with_revision(id.repo().to_owned(), RepoType::Model, id.revision().to_owned());
-        let info = api.repo(branch.clone()).info().map_err(|error| {
-            let url = format!("{}/api/{}", self.endpoint, branch.api_url());
-            self.explain(id.to_string(), id.repo(), &url, error)
-        })?;
+        let client = self.connect(&id.to_string())?;
         // All files of one commit, even where the branch moves meanwhile.
-        let files: Vec<String> = info.siblings.into_iter().map(|sibling| sibling.rfilename).collect();
-        let path = Download::new(self, api, id.repo(), &info.sha).model(id, &files)?;
-        self.cache.repo(branch).create_ref(&info.sha).map_err(SourceError::io(self.cache.path()))?;
+        let Listing { commit, files } = retried(&self.limits, MAX_ATTEMPTS, || self.listing(&client, id))?;
+        let path = Download::new(self, client, id.repo(), &commit).model(id, &files)?;
+        self.remember(id, &commit).map_err(SourceError::io(self.cache.path()))?;
         Ok(path)
+    }
+
+    /// Asks for the commit that a revision stands for, and its files.
+    fn listing(&self, client: &Client, id: &HubId) -> Result<Listing, SourceError> {
+        #[derive(Deserialize)]
+        struct Answer {
+            sha: String,
+            siblings: Vec<Sibling>,
+        }
+        #[derive(Deserialize)]
+        struct Sibling {
+            rfilename: String,
+        }
+        let (what, repo, revision) = (id.to_string(), id.repo(), id.revision().replace('/', "%2F"));
+        let url = format!("{}/api/models/{repo}/revision/{revision}", self.endpoint);
+        let bytes = client.text(Ask { what: &what, repo, url: &url, range: None, head_only: false })?;
+        let answer: Answer = serde_json::from_slice(&bytes)
+            .map_err(|error| client.wrong(&what, AnswerFault::Listing { reason: error.to_string() }))?;
+        if !is_commit(&answer.sha) {
+            let given = answer.sha.escape_debug().take(100).collect();
+            return Err(client.wrong(&what, AnswerFault::Commit { given }));
+        }
+        let names = answer.siblings.into_iter().map(|sibling| sibling.rfilename);
+        let (files, strange): (Vec<_>, Vec<_>) = names.partition(|name| is_file_name(name));
+        for name in strange.iter().take(5) {
+            tracing::warn!(target: "quire::models", "{what} lists {name:?}, which is no name of a file: left out");
+        }
+        Ok(Listing { commit: answer.sha, files })
+    }
+
+    /// Notes the commit that a branch or tag stands for.
+    fn remember(&self, id: &HubId, commit: &str) -> std::io::Result<()> {
+        let path = self.repo_folder(id.repo()).join("refs").join(id.revision());
+        fs::create_dir_all(path.parent().expect("a revision is in a folder"))?;
+        fs::write(path, commit)
     }
 
     /// One file at a commit whose content is known: a hub that says that it has another content is not asked
@@ -87,12 +136,10 @@ impl Hub {
         sha256: &str,
     ) -> Result<PathBuf, SourceError> {
         let what = format!("{repo}/{file}@{commit}");
-        let api = self.connect(&what)?;
-        let download = Download::new(self, api, repo, commit);
-        let metadata = download.metadata(file)?;
-        if is_sha256(metadata.etag()) && metadata.etag() != sha256 {
-            let (given, expected) = (metadata.etag().to_owned(), sha256.to_owned());
-            return Err(SourceError::WrongHash { what, given, expected });
+        let download = Download::new(self, self.connect(&what)?, repo, commit);
+        let given = download.metadata(file)?.etag.filter(|etag| is_sha256(etag));
+        if let Some(given) = given.filter(|given| !given.eq_ignore_ascii_case(sha256)) {
+            return Err(SourceError::WrongHash { what, given, expected: sha256.to_owned() });
         }
         download.file(file)
     }
@@ -122,50 +169,34 @@ impl Hub {
 
     /// The folder of a revision's files in the cache, as far as the revision is known there.
     fn snapshot(&self, id: &HubId) -> Option<PathBuf> {
-        let repo = Repo::with_revision(id.repo().to_owned(), RepoType::Model, id.revision().to_owned());
-        let repo = self.cache.repo(repo);
-        let by_commit = repo.pointer_path(id.revision());
+        let folder = self.repo_folder(id.repo());
+        let by_commit = folder.join("snapshots").join(id.revision());
         if by_commit.is_dir() {
             return Some(by_commit);
         }
-        let refs = self.cache.path().join(Repo::model(id.repo().to_owned()).folder_name()).join("refs");
-        Some(repo.pointer_path(fs::read_to_string(refs.join(id.revision())).ok()?.trim()))
+        let commit = fs::read_to_string(folder.join("refs").join(id.revision())).ok()?;
+        Some(commit.trim())
+            .filter(|commit| is_commit(commit))
+            .map(|commit| folder.join("snapshots").join(commit))
     }
 
-    fn connect(&self, what: &str) -> Result<Api, SourceError> {
+    fn connect(&self, what: &str) -> Result<Client, SourceError> {
+        let client = Client::new(&self.endpoint, self.token.as_deref(), self.limits);
         if !self.has_proxy {
-            reach::check(&self.endpoint).map_err(|reason| self.failed(what, reason))?;
+            reach::check(&self.endpoint).map_err(|reason| client.failed(what, reason))?;
         }
-        let api = ApiBuilder::from_cache(self.cache.clone())
-            .with_endpoint(self.endpoint.clone())
-            .with_token(self.token.clone())
-            .with_progress(false);
-        api.build().map_err(|error| self.failed(what, error.to_string()))
-    }
-
-    /// What a request for `url`, of the repository `repo`, failed of.
-    pub(super) fn explain(&self, what: String, repo: &str, url: &str, error: ApiError) -> SourceError {
-        let Some(status @ (401 | 403 | 404)) = status(&error) else {
-            return self.failed(&what, error.to_string());
-        };
-        let (reason, words) = Denial::ask(url, self.token.as_deref());
-        let (endpoint, repo, has_token) = (self.endpoint.clone(), repo.to_owned(), self.token.is_some());
-        SourceError::HubDenied { endpoint, status, what, repo, reason, words, has_token }
-    }
-
-    pub(super) fn failed(&self, what: &str, reason: String) -> SourceError {
-        SourceError::HubFailed { endpoint: self.endpoint.clone(), what: what.to_owned(), reason }
+        Ok(client)
     }
 }
 
-fn status(error: &ApiError) -> Option<u16> {
-    match error {
-        ApiError::RequestError(error) => match **error {
-            ureq::Error::StatusCode(status) => Some(status),
-            _ => None,
-        },
-        _ => None,
+/// `HF_HUB_DOWNLOAD_TIMEOUT` is in seconds, as the hub's own client has it.
+fn limits(env: &Env) -> Limits {
+    let mut limits = Limits::default();
+    let seconds = env.get("HF_HUB_DOWNLOAD_TIMEOUT").and_then(|text| text.parse().ok());
+    if let Some(seconds) = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()) {
+        limits.silence = seconds.max(Duration::from_millis(1));
     }
+    limits
 }
 
 /// The commit that a file or folder of the cache is of: its place is `snapshots/COMMIT`.
@@ -183,8 +214,7 @@ pub(super) fn weight_files(folder: &Path) -> Option<Vec<String>> {
     let mut names: Vec<_> = shards.filter_map(|name| name.as_str().map(str::to_owned)).collect();
     names.sort();
     names.dedup();
-    let stays_inside = |name: &String| !name.split('/').any(|part| part.is_empty() || part == "..");
-    names.iter().all(stays_inside).then_some(names)
+    names.iter().all(|name| is_file_name(name)).then_some(names)
 }
 
 /// The files of the model that a `.gguf` file is one of.
@@ -204,8 +234,11 @@ fn single_gguf(folder: &Path) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::time::Instant;
+
+    use super::super::Denial;
     use super::super::download::{MAX_ATTEMPTS, remove};
-    use super::super::stub::{Behaviour, COMMIT, REPO, StubHub};
+    use super::super::stub::{Behaviour, COMMIT, REPO, Silent, StubHub};
     use super::*;
 
     const WEIGHTS: &[u8] = &[7; 4000];
@@ -227,9 +260,11 @@ mod tests {
 
         fn hub(&self, vars: &[(&str, &str)]) -> Hub {
             let home = self.home.path().to_str().expect("a plain path");
-            Hub::new(&Env::of(
+            let mut hub = Hub::new(&Env::of(
                 &[&[("HF_HOME", home), ("HF_ENDPOINT", self.stub.url.as_str())], vars].concat(),
-            ))
+            ));
+            hub.limits.pause = Duration::from_millis(1);
+            hub
         }
 
         fn fetch(&self, id: &str, vars: &[(&str, &str)]) -> Result<PathBuf, SourceError> {
@@ -285,7 +320,7 @@ mod tests {
 
     #[test]
     fn an_interrupted_program_goes_on_where_it_stopped() {
-        let case = Case::new(MODEL, Behaviour { num_breaks: MAX_ATTEMPTS, ..Behaviour::default() });
+        let case = Case::new(MODEL, Behaviour { num_breaks: MAX_ATTEMPTS as usize, ..Behaviour::default() });
         let error = case.fetch(REPO, &[]).expect_err("all transfers break off");
         assert!(matches!(error, SourceError::HubFailed { .. }), "{error}");
         case.check_whole(&case.fetch(REPO, &[]).expect("the next one does not"));
@@ -452,6 +487,143 @@ mod tests {
         let error = case.fetch(REPO, &[("HF_HUB_OFFLINE", "1")]).expect_err("nothing cached").to_string();
         assert!(error.starts_with("offline (--offline or HF_HUB_OFFLINE) and org/tiny is not in"), "{error}");
         assert_eq!(case.stub.num_requests(), 0);
+    }
+
+    /// The files under a folder, links included.
+    fn files_under(folder: &Path) -> Vec<PathBuf> {
+        let entries = fs::read_dir(folder).into_iter().flatten().flatten();
+        let below = |path: PathBuf| if path.is_dir() { files_under(&path) } else { vec![path] };
+        entries.flat_map(|entry| below(entry.path())).collect()
+    }
+
+    #[test]
+    fn nothing_that_a_hub_says_leads_out_of_the_cache() {
+        const FAR: &str = "../../../../../pwned";
+        for behaviour in [
+            Behaviour { etag: Some(FAR), ..Behaviour::default() },
+            Behaviour { etag: Some("/pwned"), ..Behaviour::default() },
+            Behaviour { commit: Some(FAR), ..Behaviour::default() },
+            Behaviour {
+                listed: &[
+                    "../../../../../pwned",
+                    "/pwned.json",
+                    "additional_chat_templates/../../../../../../pwned.jinja",
+                ],
+                ..Behaviour::default()
+            },
+        ] {
+            let shown = format!("{:?} {:?} {:?}", behaviour.etag, behaviour.commit, behaviour.listed);
+            let is_refused = behaviour.commit.is_some();
+            let case = Case::new(MODEL, behaviour);
+            // The cache lies deep enough below the folder that is looked at.
+            let home = case.home.path().join("a/b/c/d/e/f");
+            let fetched = case.fetch(REPO, &[("HF_HOME", home.to_str().expect("plain"))]);
+            match &fetched {
+                Ok(folder) => case.check_whole(folder),
+                Err(error) => assert!(matches!(error, SourceError::HubAnswer { .. }), "{shown}: {error}"),
+            }
+            assert_eq!(fetched.is_err(), is_refused, "{shown}");
+            let cache = home.join("hub");
+            let outside: Vec<_> =
+                files_under(case.home.path()).into_iter().filter(|path| !path.starts_with(&cache)).collect();
+            assert_eq!(outside, [PathBuf::new(); 0], "{shown}");
+            assert!(!case.stub.log().iter().any(|line| line.contains("pwned")), "{:?}", case.stub.log());
+        }
+    }
+
+    #[test]
+    fn an_index_does_not_name_files_elsewhere() {
+        let index = br#"{"weight_map": {"a": "sub/../../../x.safetensors"}}"#;
+        let files: &[(&str, &[u8])] = &[("config.json", b"{}"), ("tokenizer.json", b"{}"), (INDEX, index)];
+        let error = Case::new(files, Behaviour::default()).fetch(REPO, &[]).expect_err("no name of a file");
+        assert!(matches!(error, SourceError::BadIndex { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_reference_of_the_cache_that_is_no_commit_leads_nowhere() {
+        let case = Case::new(MODEL, Behaviour::default());
+        let hub = case.hub(&[("HF_HUB_OFFLINE", "1")]);
+        let folder = hub.repo_folder(REPO);
+        fs::create_dir_all(folder.join("refs")).expect("writable");
+        fs::create_dir_all(folder.join("snapshots")).expect("writable");
+        fs::write(folder.join("config.json"), "{}").expect("writable");
+        fs::write(folder.join(SINGLE), "").expect("writable");
+        fs::write(folder.join("refs/main"), "..").expect("writable");
+        let error = hub.model(&REPO.parse().expect("an id")).expect_err("no commit");
+        assert!(matches!(error, SourceError::Offline { .. }), "{error}");
+    }
+
+    #[test]
+    fn a_hub_that_falls_silent_is_given_up() {
+        for silent in [Silent::Listing, Silent::Head, Silent::Body] {
+            let case = Case::new(MODEL, Behaviour { silent: Some(silent), ..Behaviour::default() });
+            let started = Instant::now();
+            let error = case.fetch(REPO, &[("HF_HUB_DOWNLOAD_TIMEOUT", "0.1")]).expect_err("silence");
+            assert!(matches!(error, SourceError::HubSilent { .. }), "{silent:?}: {error}");
+            assert!(error.to_string().contains("HF_HUB_DOWNLOAD_TIMEOUT"), "{error}");
+            assert!(started.elapsed() < Duration::from_secs(8), "{silent:?}: {:?}", started.elapsed());
+        }
+    }
+
+    #[test]
+    fn a_mirror_without_ranges_or_etags_serves() {
+        for (num_breaks, etag) in [(0, None), (1, None), (0, Some("")), (1, Some("W/strange"))] {
+            let behaviour = Behaviour { ignores_ranges: true, num_breaks, etag, ..Behaviour::default() };
+            let case = Case::new(MODEL, behaviour);
+            let folder = case.fetch(REPO, &[]).expect("the files are there");
+            case.check_whole(&folder);
+            assert_eq!(fs::read(folder.join("tokenizer.json")).expect("fetched"), b"{\"a\": 1}");
+        }
+    }
+
+    #[test]
+    fn what_fails_on_the_side_of_the_hub_is_tried_again_and_then_explained() {
+        const WAIT: &[(&str, &str)] = &[("Retry-After", "0")];
+        const LONG: &[(&str, &str)] = &[("Retry-After", "7200")];
+        for (failing, says) in [
+            ((1, "429 Too Many Requests", WAIT), None),
+            ((1, "503 Service Unavailable", &[][..]), None),
+            ((99, "429 Too Many Requests", WAIT), Some(["too many requests", "HF_TOKEN", "in 0 s"])),
+            ((99, "429 Too Many Requests", LONG), Some(["429", "in 7200 s", REPO])),
+            ((99, "500 Internal Server Error", &[]), Some(["500", "its side", "try again later"])),
+            ((99, "418 I'm a teapot", &[]), Some(["418", REPO, "cannot fetch"])),
+        ] {
+            let case = Case::new(MODEL, Behaviour { failing: Some(failing), ..Behaviour::default() });
+            match (case.fetch(REPO, &[]), says) {
+                (Ok(folder), None) => case.check_whole(&folder),
+                (Err(error), Some(says)) => {
+                    let error = error.to_string();
+                    assert!(says.iter().all(|part| error.contains(part)), "{says:?} is not in: {error}");
+                    assert!(case.stub.num_requests() <= 2, "{:?}", case.stub.log());
+                }
+                (outcome, _) => panic!("{failing:?}: {outcome:?}"),
+            }
+        }
+    }
+
+    #[test]
+    fn an_answer_of_no_hub_is_said_to_be_that() {
+        let odd = Behaviour { location: Some("file:///etc/passwd"), ..Behaviour::default() };
+        let round = Behaviour { location: Some("/org/tiny/config.json"), ..Behaviour::default() };
+        let page = Behaviour { failing: Some((9, "200 OK", &[])), ..Behaviour::default() };
+        for (behaviour, says) in
+            [(odd, "a redirect to `file:"), (round, "redirects"), (page, "lists no files")]
+        {
+            let error = Case::new(MODEL, behaviour).fetch(REPO, &[]).expect_err("no hub").to_string();
+            assert!(error.contains(says) && error.contains("HF_ENDPOINT"), "`{says}` is not in: {error}");
+        }
+    }
+
+    #[test]
+    fn a_token_does_not_follow_a_redirect_to_another_host() {
+        let elsewhere = StubHub::start(MODEL, Behaviour { token: Some("secret"), ..Behaviour::default() });
+        let location = format!("{}/org/tiny/config.json", elsewhere.url).leak();
+        let case = Case::new(MODEL, Behaviour { location: Some(location), ..Behaviour::default() });
+        let error = case.fetch(REPO, &[("HF_TOKEN", "secret")]).expect_err("it asks for the token");
+        assert!(
+            matches!(error, SourceError::HubDenied { status: 401, reason: Denial::Unsaid, .. }),
+            "{error}"
+        );
     }
 
     #[test]

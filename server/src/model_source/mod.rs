@@ -4,6 +4,8 @@
 //! `org/name/file.gguf`, each with an optional `@revision`), tried in this order. What has to be fetched is
 //! fetched once and found again without the network.
 
+mod attempts;
+mod client;
 mod denial;
 mod download;
 mod error;
@@ -12,16 +14,18 @@ mod hash;
 mod hub;
 mod hub_id;
 mod known;
+mod names;
 mod pip;
 mod progress;
 mod reach;
 #[cfg(test)]
 pub(crate) mod stub;
+mod transfer;
 
 use std::path::{Path, PathBuf};
 
 pub use self::denial::Denial;
-pub use self::error::{Lines, SourceError};
+pub use self::error::{AnswerFault, Lines, SourceError};
 pub use self::hub_id::{HubId, HubIdError};
 pub use self::known::{KNOWN_MODELS, KnownModel};
 

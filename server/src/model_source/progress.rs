@@ -36,18 +36,3 @@ impl Drop for TransferBar {
         }
     }
 }
-
-impl hf_hub::api::Progress for TransferBar {
-    fn init(&mut self, size: usize, filename: &str) {
-        // The client announces a file once to make it known and once more before the first byte.
-        if self.bar.is_none() {
-            *self = Self::new(size as u64, filename);
-        }
-    }
-
-    fn update(&mut self, size: usize) {
-        self.advance(size as u64);
-    }
-
-    fn finish(&mut self) {}
-}

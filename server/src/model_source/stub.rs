@@ -26,6 +26,28 @@ pub(crate) struct Behaviour {
     pub(crate) refusal: Option<(&'static str, &'static str)>,
     /// Another content than the announced hash says, in the first transfer.
     pub(crate) num_corrupt: usize,
+    /// So many requests are answered with this status, and with these headers.
+    pub(crate) failing: Option<(usize, &'static str, &'static [(&'static str, &'static str)])>,
+    /// How the ETag of every file begins, instead of one of its content; an empty one is not sent.
+    pub(crate) etag: Option<&'static str>,
+    /// The commit that is told, instead of [`COMMIT`].
+    pub(crate) commit: Option<&'static str>,
+    /// Files that are listed beside those that are there.
+    pub(crate) listed: &'static [&'static str],
+    /// How far an answer comes before the connection stays silent.
+    pub(crate) silent: Option<Silent>,
+    /// Where small files are said to be.
+    pub(crate) location: Option<&'static str>,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) enum Silent {
+    /// To nothing.
+    Listing,
+    /// To half a head.
+    Head,
+    /// To the first half of a large file.
+    Body,
 }
 
 pub(crate) struct StubHub {
@@ -36,6 +58,7 @@ pub(crate) struct StubHub {
 struct State {
     files: BTreeMap<String, Vec<u8>>,
     behaviour: Behaviour,
+    num_requests: AtomicUsize,
     num_transfers: AtomicUsize,
     meeting: Barrier,
     log: Mutex<Vec<String>>,
@@ -48,8 +71,8 @@ impl StubHub {
         let url = format!("http://{}", listener.local_addr().expect("bound"));
         let files = files.iter().map(|(name, bytes)| ((*name).to_owned(), bytes.to_vec())).collect();
         let meeting = Barrier::new(behaviour.num_together.max(1));
-        let num_transfers = AtomicUsize::new(0);
-        let state = State { files, behaviour, num_transfers, meeting, log: Mutex::default() };
+        let [num_requests, num_transfers] = [0; 2].map(AtomicUsize::new);
+        let state = State { files, behaviour, num_requests, num_transfers, meeting, log: Mutex::default() };
         let state = Arc::new(state);
         let served = (Arc::clone(&state), url.clone());
         thread::spawn(move || {
@@ -103,14 +126,23 @@ impl State {
         if self.behaviour.token.is_some_and(|wanted| token != Some(wanted)) {
             return head(&mut to, "401 Unauthorized", &[], 0);
         }
+        if let Some((num, status, headers)) = self.behaviour.failing
+            && self.num_requests.fetch_add(1, Ordering::Relaxed) < num
+        {
+            return head(&mut to, status, headers, 0);
+        }
         if let Some((status, code)) = self.behaviour.refusal {
             let headers = [("X-Error-Code", code), ("X-Error-Message", "words of the hub")];
             return head(&mut to, status, &headers, 0);
         }
         if path.starts_with(&format!("/api/models/{REPO}/revision/")) {
-            let siblings: Vec<_> =
-                self.files.keys().map(|name| serde_json::json!({"rfilename": name})).collect();
-            let body = serde_json::json!({"siblings": siblings, "sha": COMMIT}).to_string();
+            if self.behaviour.silent == Some(Silent::Listing) {
+                return silence(&to);
+            }
+            let names = self.files.keys().map(String::as_str).chain(self.behaviour.listed.iter().copied());
+            let siblings: Vec<_> = names.map(|name| serde_json::json!({"rfilename": name})).collect();
+            let commit = self.behaviour.commit.unwrap_or(COMMIT);
+            let body = serde_json::json!({"siblings": siblings, "sha": commit}).to_string();
             head(&mut to, "200 OK", &[], body.len())?;
             return to.write_all(body.as_bytes()).ok();
         }
@@ -120,21 +152,41 @@ impl State {
             return head(&mut to, "404 Not Found", &[], 0);
         };
         let is_large = !name.ends_with(".json");
+        if let Some(location) = self.behaviour.location.filter(|_| !is_large) {
+            return head(&mut to, "302 Found", &[("Location", location)], 0);
+        }
+        if self.behaviour.silent == Some(Silent::Head) {
+            to.write_all(b"HTTP/1.1 200 OK\r\nContent-").ok()?;
+            return silence(&to);
+        }
         if is_large && !path.starts_with("/cdn/") {
-            let (location, hash) = (format!("{url}/cdn/{name}"), sha256(bytes));
+            let (location, hash) = (format!("{url}/cdn/{name}"), self.etag(name, bytes));
             let headers =
                 [("Location", location.as_str()), ("X-Linked-Etag", &hash), ("X-Repo-Commit", COMMIT)];
             return head(&mut to, "302 Found", &headers, 0);
         }
-        self.send(to, bytes, range, is_large)
+        self.send(to, name, bytes, range)
     }
 
-    fn send(&self, mut to: TcpStream, bytes: &[u8], range: &str, is_large: bool) -> Option<()> {
-        let whole = self.behaviour.ignores_ranges && range != "bytes=0-0";
+    /// The SHA-256 of a large file and 40 digits for a small one, as the hub has it; or what a test says.
+    fn etag(&self, name: &str, bytes: &[u8]) -> String {
+        match self.behaviour.etag {
+            Some("") => String::new(),
+            Some(etag) => format!("{etag}-{name}"),
+            None if name.ends_with(".json") => sha256(bytes)[..40].to_owned(),
+            None => sha256(bytes),
+        }
+    }
+
+    fn send(&self, mut to: TcpStream, name: &str, bytes: &[u8], range: &str) -> Option<()> {
+        let is_large = !name.ends_with(".json");
+        let whole = self.behaviour.ignores_ranges || range.is_empty();
         let (start, end) = if whole { (0, bytes.len()) } else { span(range, bytes.len()) };
-        let shown = format!("bytes {start}-{}/{}", end - 1, bytes.len());
-        let headers =
-            [("Content-Range", shown.as_str()), ("ETag", "\"0123456789abcdef\""), ("X-Repo-Commit", COMMIT)];
+        let shown = format!("bytes {start}-{}/{}", end.saturating_sub(1), bytes.len());
+        let etag = format!("\"{}\"", self.etag(name, bytes));
+        let mut headers = vec![("X-Repo-Commit", COMMIT)];
+        headers.extend((!whole).then_some(("Content-Range", shown.as_str())));
+        headers.extend((etag != "\"\"").then_some(("ETag", etag.as_str())));
         head(&mut to, if whole { "200 OK" } else { "206 Partial Content" }, &headers, end - start)?;
         let mut body = bytes[start..end].to_vec();
         if is_large && range != "bytes=0-0" {
@@ -146,9 +198,19 @@ impl State {
             if transfer < self.behaviour.num_breaks {
                 body.truncate(body.len() / 2);
             }
+            if self.behaviour.silent == Some(Silent::Body) {
+                to.write_all(&body[..body.len() / 2]).ok()?;
+                return silence(&to);
+            }
         }
         to.write_all(&body).ok()
     }
+}
+
+/// Nothing more, for longer than a test waits.
+fn silence(_to: &TcpStream) -> Option<()> {
+    thread::sleep(std::time::Duration::from_secs(20));
+    None
 }
 
 fn head(to: &mut TcpStream, status: &str, headers: &[(&str, &str)], num_bytes: usize) -> Option<()> {
