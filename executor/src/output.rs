@@ -44,8 +44,10 @@ pub struct RowOutput {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, thiserror::Error)]
 #[non_exhaustive]
 pub enum RowFault {
-    /// The model gave NaN or minus infinity for every token.
-    #[error("the model gave no finite logit for position {position}")]
+    /// The model gave NaN or plus infinity for a token, or minus infinity for all of them.
+    #[error(
+        "the model gave no finite logits for position {position}: its numbers overflow or its weights are broken"
+    )]
     NoFiniteLogit {
         /// Where the token would stand in its sequence.
         position: u32,

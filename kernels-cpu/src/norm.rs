@@ -109,10 +109,12 @@ impl Program for RmsNorm<'_> {
     }
 }
 
-/// `1 / sqrt(mean(x²) + eps)`.
+/// `1 / sqrt(mean(x²) + eps)`; NaN where the squares overflow, since 0 would make a row of zeros of what the model did
+/// not compute.
 #[inline(always)]
 pub(crate) fn inverse_rms<S: Simd>(s: S, x: &[f32], eps: f32) -> f32 {
-    1.0 / (sum_of_squares(s, x) / x.len() as f32 + eps).sqrt()
+    let mean_square = sum_of_squares(s, x) / x.len() as f32 + eps;
+    if mean_square < f32::INFINITY { 1.0 / mean_square.sqrt() } else { f32::NAN }
 }
 
 /// `x · factor · weight`.

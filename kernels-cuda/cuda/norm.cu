@@ -42,6 +42,12 @@ struct GatherParams {
     uint32_t is_vector, element_bytes;
 };
 
+// Of the mean of the squares and eps; NaN where the squares overflow, since 0 would make a row of zeros of what the model
+// did not compute.
+__device__ __forceinline__ float inverse_rms(float mean_square) {
+    return mean_square < INFINITY ? rsqrtf(mean_square) : NAN;
+}
+
 // Eight elements as they lie in memory, so that all loads of a thread are on their way before one is used.
 template <typename X> struct Raw8 {
     uint4 words;
@@ -118,7 +124,7 @@ __device__ __forceinline__ void rms_norm_vectors(const NormParams& p) {
         for (int i = 0; i < 8; i++) square += x[v][i] * x[v][i];
     }
     square = WARP ? warp_sum(square) : block_sum(square, scratch);
-    const float scale = rsqrtf(square / (float)p.columns + p.eps);
+    const float scale = inverse_rms(square / (float)p.columns + p.eps);
 #pragma unroll
     for (int v = 0; v < NV; v++) {
         const int at = me + v * lanes;
@@ -151,7 +157,7 @@ template <typename X, typename T> __device__ __forceinline__ void rms_norm_eleme
         square += value * value;
     }
     square = block_sum(square, scratch);
-    const float scale = rsqrtf(square / (float)p.columns + p.eps);
+    const float scale = inverse_rms(square / (float)p.columns + p.eps);
     for (uint32_t i = threadIdx.x; i < p.columns; i += blockDim.x) {
         out[i] = from_f32<T>(to_f32(x[i]) * scale * weight[i]);
     }

@@ -15,8 +15,8 @@
 //
 // logits: [rows, vocab_size] f32, row stride in elements; slots, positions, out: [rows] i32; temperature, top_p,
 // min_p: [slots] f32; top_k: [slots] i32; keys: [slots, 3] u32. Scratch: segments, winners: [rows, segments] u64;
-// group_keys [rows, segments * 64] u32, group_sums the same f32. A slot of -1 is padding: 0. A row that holds no
-// number above -inf gives -1.
+// group_keys [rows, segments * 64] u32, group_sums the same f32. A slot of -1 is padding: 0. A row that holds NaN,
+// +inf or nothing finite gives -1.
 
 // hot: sample_scan
 #include "sampling_select.cuh"
@@ -341,7 +341,7 @@ extern "C" __global__ void __launch_bounds__(SCAN_THREADS, 4) sample_scan(const 
     const int slot = reinterpret_cast<const int*>(p.slots)[row_idx];
     if (slot < 0) return;
     const Row row = row_at(p, slot);
-    const float thread_best = segment.clean();
+    const float thread_best = segment.clean<Nan::BEST>();
     const u64 best = segment.block_best(thread_best, ranked_scratch);
     const int64_t place = (int64_t)row_idx * p.num_segments + blockIdx.x;
     if (threadIdx.x == 0) reinterpret_cast<u64*>(p.segments)[place] = best;
@@ -381,8 +381,9 @@ extern "C" __global__ void __launch_bounds__(PICK_THREADS, 2) sample_pick(const 
                        reinterpret_cast<const float*>(p.group_sums) + first_group, num_groups};
     const bool has_filter = row.has_filter(p.vocab_size);
     if (!row.is_greedy() && has_filter) groups.load();
-    if (key_in(ranked_best) <= KEY_OF_NOTHING || row.is_greedy()) {
-        if (threadIdx.x == 0) *out = key_in(ranked_best) <= KEY_OF_NOTHING ? -1 : (int)token_in(ranked_best);
+    const bool is_sound = key_in(ranked_best) > KEY_OF_NOTHING && key_in(ranked_best) < KEY_OF_INFINITY;
+    if (!is_sound || row.is_greedy()) {
+        if (threadIdx.x == 0) *out = is_sound ? (int)token_in(ranked_best) : -1;
         return;
     }
     const DrawKey key = key_at(p, slot, row_idx);

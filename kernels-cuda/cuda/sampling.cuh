@@ -37,7 +37,8 @@ __device__ __forceinline__ float of_key(uint32_t key) {
     return __uint_as_float(key & 0x80000000u ? key & 0x7fffffffu : ~key);
 }
 
-constexpr uint32_t KEY_OF_NOTHING = 0x007fffffu;  // key_of(-inf)
+constexpr uint32_t KEY_OF_NOTHING = 0x007fffffu;   // key_of(-inf)
+constexpr uint32_t KEY_OF_INFINITY = 0xff800000u;  // key_of(+inf)
 
 __device__ __forceinline__ u64 key_of(double x) {
     const u64 bits = __double_as_longlong(x);
@@ -46,6 +47,9 @@ __device__ __forceinline__ u64 key_of(double x) {
 
 // A logit as it counts: NaN as -inf, -0 as 0 (so that equal logits have equal keys).
 __device__ __forceinline__ float number(float logit) { return fmaxf(logit, -INFINITY) + 0.0f; }
+
+// What a NaN counts as.
+enum class Nan { LEAST, BEST };
 
 // Who draws (`random.rs`).
 struct DrawKey {
@@ -247,12 +251,13 @@ struct Segment {
         }
     }
 
-    // The largest value.
-    __device__ __forceinline__ float clean() {
+    // The largest value; a NaN becomes the least one, or the best, which no sound row has.
+    template <Nan NAN_IS> __device__ __forceinline__ float clean() {
         float best = -INFINITY;
 #pragma unroll
         for (int i = 0; i < VALUES; i++) {
-            values[i] = number(values[i]);
+            const bool is_best = NAN_IS == Nan::BEST && isnan(values[i]);
+            values[i] = is_best ? INFINITY : number(values[i]);
             best = fmaxf(best, values[i]);
         }
         return best;

@@ -58,7 +58,7 @@ extern "C" __global__ void __launch_bounds__(SCAN_THREADS) logprobs_scan(const _
     segment.load(logits, blockIdx.x, p.vocab_size);
     const int chosen = reinterpret_cast<const int*>(p.chosen)[row_idx];
     const float bound = is_token(chosen, p.vocab_size) ? number(logits[chosen]) : INFINITY;
-    const float thread_best = segment.clean();
+    const float thread_best = segment.clean<Nan::LEAST>();
     uint32_t count = 0;
 #pragma unroll
     for (int i = 0; i < VALUES; i++) count += segment.values[i] >= bound && segment.token(i) < p.vocab_size;

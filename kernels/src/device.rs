@@ -74,8 +74,8 @@ pub trait Device: Send + Sync + fmt::Debug {
     fn allocate(&self, num_bytes: usize) -> Result<Arc<dyn Buffer>>;
 
     /// Takes `num_bytes` at once, out of which all later allocations come: after it a device with memory of its
-    /// own takes none, and what the plan has no room for is refused. A device whose memory is the process's does
-    /// nothing. A second call replaces a reservation in which nothing lives.
+    /// own takes none, and what the plan has no room for is refused. A device whose memory is the process's has
+    /// what was freed in it given back to the system, at most. A second call replaces a reservation in which nothing lives.
     ///
     /// # Errors
     ///

@@ -14,7 +14,7 @@ use crate::{
 };
 
 /// Says which token follows: given the prompt's ids and the position that the token will have; [`NO_TOKEN`] where
-/// the model is to have no finite logit.
+/// the model is to have no finite logits.
 pub type Script = Box<dyn Fn(&[u32], usize) -> u32 + Send>;
 
 /// What a [`Script`] answers for a row that ends in [`RowFault::NoFiniteLogit`].

@@ -9,7 +9,8 @@
 //! logprobs   of chosen and best tokens                       logprobs.rs
 //! ```
 //!
-//! A NaN counts as minus infinity: it is never sampled. A row that holds nothing better has no token.
+//! A row that holds NaN, plus infinity or nothing finite has no token. For log-probabilities a NaN counts as minus
+//! infinity.
 
 mod cut;
 mod draw;

@@ -93,7 +93,8 @@ pub(super) fn sample_rows(
     }
 }
 
-/// Leaves in each row of `logits` what a draw is made from; greedy rows, and those without parameters, stay as they are.
+/// Leaves in each row of `logits` what a draw is made from; greedy rows, those without parameters and those
+/// without a token stay as they are.
 pub(super) fn filter_rows(
     isa: Isa,
     pool: &Pool,
@@ -102,7 +103,11 @@ pub(super) fn filter_rows(
 ) {
     logits.for_each(pool, 1, |row, logits| {
         let Some(parameters) = parameters(row).filter(|p| p.temperature > 0.0) else { return };
-        let cut = Sampler::new(isa, logits, parameters).cut();
+        let sampler = Sampler::new(isa, logits, parameters);
+        if !sampler.summary.is_sound() {
+            return;
+        }
+        let cut = sampler.cut();
         for (token, logit) in logits.iter_mut().enumerate() {
             let is_kept = cut.keeps_one(*logit, token);
             *logit = if is_kept { *logit / parameters.temperature } else { f32::NEG_INFINITY };
@@ -124,9 +129,10 @@ impl<'a> Sampler<'a> {
         Self { row: Row { isa, logits, weights }, parameters, summary }
     }
 
-    /// The token, none where nothing is above minus infinity; with the help of threads where a draw is worth it.
+    /// The token, none where a logit is NaN or plus infinity, or none is finite; with the help of threads where a draw
+    /// is worth it.
     pub(super) fn sample(&self, threads: Option<&Pool>) -> Option<usize> {
-        if self.summary.max() == f32::NEG_INFINITY {
+        if !self.summary.is_sound() {
             return None;
         }
         let logits = self.row.logits;

@@ -11,12 +11,12 @@ const CHUNKS: usize = 64;
 /// Groups of a row: each lane of each chunk.
 const GROUPS: usize = CHUNKS * LANES;
 
-/// The largest logit of every group of a row: a group is every sixteenth element of a chunk. A NaN counts as
-/// minus infinity.
+/// The largest logit of every group of a row: a group is every sixteenth element of a chunk.
 pub(super) struct Summary {
     maxima: [f32; GROUPS],
     len: usize,
     max: f32,
+    has_nan: bool,
 }
 
 impl Summary {
@@ -27,6 +27,11 @@ impl Summary {
     /// The largest logit.
     pub(super) fn max(&self) -> f32 {
         self.max
+    }
+
+    /// Whether a token can be chosen: the largest logit is finite, and none is NaN.
+    pub(super) fn is_sound(&self) -> bool {
+        self.max.is_finite() && !self.has_nan
     }
 
     /// The first token that has the largest logit; 0 where none is above minus infinity.
@@ -68,29 +73,37 @@ impl Program for Summarize<'_> {
     fn run<S: Simd>(self, s: S) -> Summary {
         let len = self.logits.len();
         let mut maxima = [f32::NEG_INFINITY; GROUPS];
-        let mut max = s.splat(f32::NEG_INFINITY);
+        let (mut max, mut sum) = (s.splat(f32::NEG_INFINITY), s.zero());
         for (chunk, maxima) in maxima.as_chunks_mut::<LANES>().0.iter_mut().enumerate() {
-            let of_chunk = lane_maxima(s, &self.logits[chunk_of(chunk, len)]);
+            let of_chunk = lane_maxima(s, &self.logits[chunk_of(chunk, len)], &mut sum);
             s.store(of_chunk, maxima);
             max = s.max(of_chunk, max);
         }
-        Summary { maxima, len, max: s.largest(max) }
+        // A NaN makes its lane's sum one. So do infinities of both signs, hence the second look.
+        let may_have_nan = s.ge(sum, sum) != u16::MAX;
+        let has_nan = may_have_nan && self.logits.iter().any(|logit| logit.is_nan());
+        Summary { maxima, len, max: s.largest(max), has_nan }
     }
 }
 
-/// The largest logit of every lane.
+/// The largest logit of every lane, NaN left out; adds the logits of every lane to `sum`.
 #[inline(always)]
-fn lane_maxima<S: Simd>(s: S, logits: &[f32]) -> S::V {
-    let mut maxima = [s.splat(f32::NEG_INFINITY); 4];
+fn lane_maxima<S: Simd>(s: S, logits: &[f32], sum: &mut S::V) -> S::V {
+    let (mut maxima, mut sums) = ([s.splat(f32::NEG_INFINITY); 4], [s.zero(); 4]);
     let (quads, rest) = logits.as_chunks::<{ 4 * LANES }>();
     for quad in quads {
-        for (max, v) in maxima.iter_mut().zip(quad.as_chunks::<LANES>().0) {
-            *max = s.max(s.load(v), *max);
+        for ((max, sum), v) in maxima.iter_mut().zip(&mut sums).zip(quad.as_chunks::<LANES>().0) {
+            let v = s.load(v);
+            *max = s.max(v, *max);
+            *sum = s.add(*sum, v);
         }
     }
     for v in rest.chunks(LANES) {
-        maxima[0] = s.max(s.load_head(v, f32::NEG_INFINITY), maxima[0]);
+        let v = s.load_head(v, f32::NEG_INFINITY);
+        maxima[0] = s.max(v, maxima[0]);
+        sums[0] = s.add(sums[0], v);
     }
+    *sum = s.add(*sum, s.add(s.add(sums[0], sums[1]), s.add(sums[2], sums[3])));
     s.max(s.max(maxima[0], maxima[1]), s.max(maxima[2], maxima[3]))
 }
 
@@ -124,6 +137,29 @@ mod tests {
             assert_eq!(Summary::of(isa, &logits).argmax(&logits), 77);
             logits[78] = f32::INFINITY;
             assert_eq!(Summary::of(isa, &logits).argmax(&logits), 78);
+        }
+    }
+
+    #[test]
+    fn a_row_is_sound_unless_it_holds_nan_or_plus_infinity_or_nothing_finite() {
+        const FORBIDDEN: f32 = f32::NEG_INFINITY;
+        for isa in Isa::available() {
+            for len in [1, 2, 17, 100, 1025, 4096] {
+                for place in [0, len / 2, len - 1] {
+                    let is_sound = |rest: f32, value: f32| {
+                        let mut logits = vec![rest; len];
+                        logits[place] = value;
+                        Summary::of(isa, &logits).is_sound()
+                    };
+                    for rest in [0.5, FORBIDDEN, -3e38] {
+                        assert!(is_sound(rest, 1.0), "{isa} {len} {place} {rest}");
+                        assert!(!is_sound(rest, f32::NAN), "{isa} {len} {place} {rest}");
+                        assert!(!is_sound(rest, f32::INFINITY), "{isa} {len} {place} {rest}");
+                    }
+                    assert!(!is_sound(FORBIDDEN, FORBIDDEN));
+                    assert!(is_sound(3e38, FORBIDDEN) == (len > 1), "sums that overflow are no NaN");
+                }
+            }
         }
     }
 

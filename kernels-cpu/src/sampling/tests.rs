@@ -163,16 +163,17 @@ fn tiny_temperatures_and_masses_give_the_best_token() {
 }
 
 #[test]
-fn what_is_no_number_or_forbidden_is_never_sampled() {
-    let mut row = vec![f32::NAN; 300];
-    row[7] = f32::NEG_INFINITY;
+fn a_row_that_a_model_did_not_compute_has_no_token() {
+    let row = vec![f32::NEG_INFINITY; 300];
     for parameters in [PLAIN, Row { temperature: 0.0, ..PLAIN }, Row { top_k: 5, top_p: 0.5, ..PLAIN }] {
         assert_eq!(Rig::new(Isa::best(), 2).sample(&[parameters], &[row.clone()]), [-1]);
         let mut one = row.clone();
         one[211] = -3.0;
         assert_eq!(Rig::new(Isa::best(), 2).sample(&[parameters], &[one.clone()]), [211]);
-        one[212] = f32::INFINITY;
-        assert_eq!(Rig::new(Isa::best(), 2).sample(&[parameters], &[one]), [212]);
+        for wrong in [f32::NAN, f32::INFINITY] {
+            one[212] = wrong;
+            assert_eq!(Rig::new(Isa::best(), 2).sample(&[parameters], &[one.clone()]), [-1], "{wrong}");
+        }
     }
 }
 

@@ -9,7 +9,7 @@
 //!
 //! A row is cut into segments of a fixed size, and masses are summed as integers: so a row's token does not depend
 //! on the other rows, nor on the run. What a token needs in f64 (its noise) is computed for those alone that an f32
-//! bound does not exclude. A NaN counts as minus infinity; a row without a number gives the token -1.
+//! bound does not exclude. A row with NaN, with plus infinity or without a number gives the token -1.
 
 mod draw;
 mod edits;

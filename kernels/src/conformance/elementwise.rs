@@ -15,6 +15,31 @@ pub(super) fn check_norm(bench: &mut Bench<'_>) -> Result<()> {
             check_add(bench, [rows, columns], Placement::BOTH[(i + rows) % 2])?;
         }
         check_gather(bench, columns, Placement::BOTH[i % 2])?;
+        check_norm_of_what_overflows(bench, columns)?;
+    }
+    Ok(())
+}
+
+/// Rows whose squares overflow, and those that hold NaN, are normalized right or not at all: a row of zeros would hide
+/// them.
+fn check_norm_of_what_overflows(bench: &mut Bench<'_>, columns: usize) -> Result<()> {
+    let (dtype, kernels) = (bench.residual(), bench.kernels);
+    for wrong in [1e30, f32::INFINITY, f32::NAN] {
+        let mut values = bench.normals_of(dtype, columns);
+        values[columns / 2] = wrong;
+        let values = round_to(dtype, &values);
+        let expected = math::rms_norm(&widen(&values), &vec![1.0; columns], f64::from(EPS));
+        let weight = bench.f32s(&[columns], &vec![1.0; columns])?;
+        let x = bench.matrix_of(dtype, [1, columns], Placement::Whole, &values)?;
+        let out = bench.matrix([1, columns], Placement::Whole, &vec![0.0; columns])?;
+        bench.ctx.step(|ctx| kernels.norm().rms_norm(ctx, &x.view, &weight, EPS, &out.view))?;
+        let case = format!("{wrong} among {columns}");
+        let at = At { op: "rms_norm.overflow", case: &case };
+        let outputs = bench.read(at, &out)?;
+        let is_right =
+            |i: usize| (f64::from(outputs[i]) - expected[i]).abs() <= 0.01 * (1.0 + expected[i].abs());
+        let hidden = (0..columns).filter(|&i| outputs[i].is_finite() && !is_right(i)).count();
+        bench.report.equal(at, &[hidden], &[0]);
     }
     Ok(())
 }

@@ -216,7 +216,24 @@ fn check_layer(bench: &mut Bench<'_>, op: &str, weights: &[TestWeight]) -> Resul
         let out_dtype = if i % 3 == 0 { DType::F32 } else { bench.activation() };
         check_forward(bench, op, &layer, num_tokens, placement, out_dtype)?;
     }
+    check_what_is_no_number(bench, op, &layer)?;
     check_embed(bench, op, &layer)
+}
+
+/// A row with a value that is not finite has no finite output, so that nothing hides it; rows beside it do.
+fn check_what_is_no_number(bench: &mut Bench<'_>, op: &str, layer: &TestLayer) -> Result<()> {
+    let [columns, rows] = [layer.layer.in_features(), layer.layer.out_features()];
+    for wrong in [f32::NAN, f32::INFINITY] {
+        let case = format!("a row with {wrong} x [{rows}, {columns}]");
+        let at = At { op, case: &case };
+        let mut values = inputs(bench, 3, columns);
+        values[columns + columns / 2] = wrong;
+        let outputs = forward(bench, at, layer, &values, Placement::Whole, DType::F32)?;
+        let is_hidden = |row: usize| outputs[row * rows..][..rows].iter().any(|value| value.is_finite());
+        let is_shared = |row: usize| outputs[row * rows..][..rows].iter().any(|value| !value.is_finite());
+        bench.report.equal(at, &[is_shared(0), is_hidden(1), is_shared(2)], &[false; 3]);
+    }
+    Ok(())
 }
 
 fn check_forward(

@@ -259,7 +259,7 @@ fn check_filtered(bench: &mut Bench<'_>) -> Result<()> {
     Ok(())
 }
 
-/// A NaN is never chosen, plus infinity always, and a row without a number has no token.
+/// A row with NaN or plus infinity has no token, however good the others are; nor has one in which all is forbidden.
 fn check_what_is_no_number(bench: &mut Bench<'_>) -> Result<()> {
     let greedy = Filter { temperature: 0.0, ..PLAIN };
     let all = Filter { temperature: 0.7, top_k: 5, top_p: 0.5, min_p: f64::from(0.1f32) };
@@ -272,6 +272,8 @@ fn check_what_is_no_number(bench: &mut Bench<'_>) -> Result<()> {
                 (f32::NEG_INFINITY, f32::NEG_INFINITY),
                 (f32::NAN, f32::NEG_INFINITY),
                 (f32::NAN, -3.0),
+                (-3.0, f32::NAN),
+                (f32::NEG_INFINITY, f32::NAN),
                 (f32::NEG_INFINITY, -3.0),
                 (f32::NAN, f32::INFINITY),
                 (1.0, f32::INFINITY),

@@ -49,8 +49,12 @@ impl Filter {
         order
     }
 
-    /// The logits that a draw is made from: those that stay, divided by the temperature, minus infinity for the others.
+    /// The logits that a draw is made from: those that stay, divided by the temperature, minus infinity for the others. A
+    /// row without a token stays as it is.
     pub(crate) fn filtered(&self, logits: &[f64]) -> Vec<f64> {
+        if !is_sound(logits) {
+            return logits.to_vec();
+        }
         let mut filtered = vec![f64::NEG_INFINITY; logits.len()];
         for token in self.kept(logits) {
             filtered[token] = numbers(&logits[token..=token])[0] / self.temperature;
@@ -63,12 +67,13 @@ impl Filter {
         scaled(logits[token], best, self.temperature) + f64::from(gumbel(key, token as u32))
     }
 
-    /// The sampled token; none where nothing is above minus infinity.
+    /// The sampled token; none where a logit is NaN or plus infinity, or none is finite.
     pub(crate) fn sample(&self, logits: &[f64], key: random::DrawKey) -> Option<usize> {
-        let logits = &numbers(logits)[..];
-        let best = ranked(logits)[0];
-        if logits[best] == f64::NEG_INFINITY || self.temperature == 0.0 {
-            return (logits[best] > f64::NEG_INFINITY).then_some(best);
+        if !is_sound(logits) {
+            return None;
+        }
+        if self.temperature == 0.0 {
+            return Some(ranked(logits)[0]);
         }
         let kept = self.kept(logits);
         let best = logits[kept[0]];
@@ -97,6 +102,11 @@ pub(crate) fn masked(logits: &[f64], mask: &[u32]) -> Vec<f64> {
     let is_allowed = |token: usize| mask[token / 32] >> (token % 32) & 1 == 1;
     let masked = |(token, &logit)| if is_allowed(token) { logit } else { f64::NEG_INFINITY };
     logits.iter().enumerate().map(masked).collect()
+}
+
+/// Whether a token can be chosen: a logit is finite, and none is NaN or plus infinity.
+fn is_sound(logits: &[f64]) -> bool {
+    logits[ranked(logits)[0]].is_finite() && !logits.iter().any(|logit| logit.is_nan())
 }
 
 /// All tokens, the best first; ties by the lower id. A NaN ranks last.
@@ -188,18 +198,20 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_number_is_never_sampled() {
+    fn a_row_with_what_is_no_number_has_no_token() {
         let key = DrawKey { seed: 5, sequence: 0, position: 1 };
-        let mut logits = [f64::NAN, f64::NEG_INFINITY, f64::NAN, f64::NEG_INFINITY];
+        let forbidden = [f64::NEG_INFINITY; 4];
         for filter in
             [ALL, Filter { temperature: 0.0, ..ALL }, Filter { top_k: 2, top_p: 0.5, min_p: 0.1, ..ALL }]
         {
-            assert_eq!(filter.sample(&[f64::NAN, f64::NEG_INFINITY], key), None);
+            assert_eq!(filter.sample(&forbidden, key), None);
+            let mut logits = forbidden;
             logits[2] = -3.0;
             assert_eq!(filter.sample(&logits, key), Some(2));
-            logits[3] = f64::INFINITY;
-            assert_eq!(filter.sample(&logits, key), Some(3));
-            logits[3] = f64::NAN;
+            for wrong in [f64::INFINITY, f64::NAN] {
+                logits[3] = wrong;
+                assert_eq!(filter.sample(&logits, key), None, "{wrong}");
+            }
         }
         assert_eq!(log_softmax(&[f64::NAN, 1.0]), [f64::NEG_INFINITY, 0.0]);
         assert_eq!(log_softmax(&[f64::NAN; 2]), [f64::NEG_INFINITY; 2]);

@@ -33,7 +33,7 @@ pub fn mask_words(vocab_size: usize) -> usize {
     vocab_size.div_ceil(32)
 }
 
-/// The token of a row whose logits hold nothing above minus infinity.
+/// The token of a row whose logits the model did not compute: one is NaN or plus infinity, or none is finite.
 pub const NO_TOKEN: i32 = -1;
 
 /// Flag in [`SamplingState::counts`] of a token that stands in the prompt.
@@ -113,8 +113,8 @@ pub struct LogprobsOut<'a> {
 /// [`gumbel`](crate::random::gumbel) of (seed, sequence index, position, token): so it depends on nothing but
 /// the row itself. Ties take the lower id. A greedy row takes the argmax of its logits.
 ///
-/// A NaN counts as minus infinity, so it is never chosen; plus infinity is the best there is. A row that holds nothing
-/// above minus infinity has no token: its token is [`NO_TOKEN`], which every operation here takes without harm.
+/// A row that holds NaN, plus infinity or nothing finite has no token, whatever else it holds and whatever its parameters
+/// are: its token is [`NO_TOKEN`], which every operation here takes without harm. Minus infinity is what forbids a token.
 pub trait SamplingKernels: Part {
     /// Sets `logits[row, token] = value` (-inf to forbid) or adds to it. `edits` is `[m, 2]` I32 (row of the
     /// logits, token; -1 is padding), `values` `[m]` F32, added; -inf forbids.
@@ -139,7 +139,7 @@ pub trait SamplingKernels: Part {
     /// Those of the device.
     fn penalize(&self, ctx: &mut StepCtx, state: &SamplingState, rows: &SamplingRows<'_>) -> Result<()>;
 
-    /// Samples a token for each row into `out`, `[n]` I32: 0 for padding, [`NO_TOKEN`] for a row without a number. The
+    /// Samples a token for each row into `out`, `[n]` I32: 0 for padding, [`NO_TOKEN`] for a row without one. The
     /// logits are undefined afterwards.
     ///
     /// # Errors
@@ -154,7 +154,8 @@ pub trait SamplingKernels: Part {
     ) -> Result<()>;
 
     /// Leaves what [`sample`](Self::sample) would draw from: the logits of the tokens that a row keeps, divided by its
-    /// temperature, and minus infinity in place of the others. Greedy rows and padding stay as they are.
+    /// temperature, and minus infinity in place of the others. Greedy rows, padding and rows without a token
+    /// stay as they are.
     ///
     /// # Errors
     ///
@@ -174,8 +175,8 @@ pub trait SamplingKernels: Part {
     }
 
     /// Log-probabilities of `chosen` (`[n]` I32) and of the best tokens under `logits` (`[n, vocab_size]` F32), or their
-    /// logits, where `out` says so. What counts as minus infinity has that as its value; so has [`NO_TOKEN`], whose
-    /// rank is 0.
+    /// logits, where `out` says so. NaN and minus infinity have minus infinity as their value; so has [`NO_TOKEN`],
+    /// whose rank is 0.
     ///
     /// # Errors
     ///
