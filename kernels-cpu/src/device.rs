@@ -89,6 +89,14 @@ impl Device for CpuDevice {
         Ok(Arc::new(CpuBuffer::new(self.id(), num_bytes)?))
     }
 
+    fn finish_loading(&self) {
+        self.give_back_freed_memory();
+    }
+
+    fn give_back_freed_memory(&self) {
+        machine::give_back_freed_bytes();
+    }
+
     fn queue(&self) -> Result<Box<dyn Queue>> {
         Ok(Box::new(CpuQueue { device: self.clone(), in_step: false }))
     }

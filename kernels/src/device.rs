@@ -74,8 +74,8 @@ pub trait Device: Send + Sync + fmt::Debug {
     fn allocate(&self, num_bytes: usize) -> Result<Arc<dyn Buffer>>;
 
     /// Takes `num_bytes` at once, out of which all later allocations come: after it a device with memory of its
-    /// own takes none, and what the plan has no room for is refused. A device whose memory is the process's has
-    /// what was freed in it given back to the system, at most. A second call replaces a reservation in which nothing lives.
+    /// own takes none, and what the plan has no room for is refused. A device whose memory is the process's does
+    /// nothing. A second call replaces a reservation in which nothing lives.
     ///
     /// # Errors
     ///
@@ -87,6 +87,10 @@ pub trait Device: Send + Sync + fmt::Debug {
 
     /// Gives back what only loading needed: buffers that copies of weights go through, say.
     fn finish_loading(&self) {}
+
+    /// Gives memory back to the system that the process has freed and its allocator keeps, on a device whose memory is the
+    /// process's: what a tokenizer was made from, say, before weights come on top of it.
+    fn give_back_freed_memory(&self) {}
 
     /// How many calls of [`allocate`](Self::allocate) there were, on a device that counts them: what a test
     /// compares that wants to see that steps allocate nothing.

@@ -36,6 +36,11 @@ impl MappedFile {
         &self.path
     }
 
+    /// Gives the memory back that pages of the file take in this process: a header that was read, say.
+    pub fn release_all(&self) {
+        self.release(&(0..self.map.len()));
+    }
+
     /// Gives the memory back that pages of `range` take in this process. They are read anew, from the page
     /// cache mostly, where they are touched again.
     fn release(&self, range: &Range<usize>) {
@@ -152,5 +157,8 @@ mod tests {
         drop(bytes);
         assert_eq!(resident_kib(address), 0);
         assert_eq!(sum(&mapped), 7 * LEN);
+        mapped.release_all();
+        assert_eq!(resident_kib(address), 0);
+        assert_eq!(mapped[LEN - 1], 7);
     }
 }

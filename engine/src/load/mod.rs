@@ -226,10 +226,14 @@ impl EnginePlan {
             architecture.build(&Loader::new(&source, kernels, max_model_len).with_stop(&stopped))
         };
         let kv_scales = kv_cache.scales;
+        let device = Arc::clone(kernels.device());
         let worker = WorkerConfig { kernels, plan: memory, kv_scales, probe, load: Box::new(load) };
         let (texts, executor) = start_with(worker, || {
             let texts = given.load(&config, &checkpoint);
             stop.store(texts.is_err(), Ordering::Relaxed);
+            // What they were made from need not be there beside the weights.
+            checkpoint.release_pages();
+            device.give_back_freed_memory();
             texts
         });
         let (LoadedTexts { tokenizer, chat_template }, executor) = (texts?, executor?);

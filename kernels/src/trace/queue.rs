@@ -66,6 +66,10 @@ impl Device for TracedDevice {
         self.inner.finish_loading();
     }
 
+    fn give_back_freed_memory(&self) {
+        self.inner.give_back_freed_memory();
+    }
+
     fn num_allocations(&self) -> u64 {
         self.inner.num_allocations()
     }

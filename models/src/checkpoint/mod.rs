@@ -92,6 +92,14 @@ impl Checkpoint {
         Self { path: path.to_owned(), config, generation, source, dtype, quantize: None, gguf: None }
     }
 
+    /// Gives the memory back that what was read of a GGUF file takes in this process: its vocabulary, mostly, which a
+    /// tokenizer has made its own. It is read anew where it is asked for.
+    pub fn release_pages(&self) {
+        if let Some(file) = &self.gguf {
+            file.release_pages();
+        }
+    }
+
     /// The file or folder that was opened.
     pub fn path(&self) -> &Path {
         &self.path

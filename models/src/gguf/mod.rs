@@ -128,6 +128,11 @@ impl Gguf {
         self.parts.iter().any(|part| part.header.is_lost(name)) || is_absent()
     }
 
+    /// Gives the memory back that what was read of the files takes in this process.
+    pub fn release_pages(&self) {
+        self.parts.iter().for_each(|part| part.file.release_all());
+    }
+
     /// Where the file lies; of several files the first, which has the metadata.
     pub fn path(&self) -> &Path {
         self.parts[0].file.path()
