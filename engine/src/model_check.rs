@@ -25,14 +25,20 @@ pub fn check_model(path: &Path, options: &CheckOptions, models: &ModelRegistry) 
     let templates = report.templates.clone();
     for name in templates.names() {
         let source = templates.named(name).unwrap_or_default();
-        let Err(error) = ChatTemplate::at_start(source, report.named_tokens.clone()) else { continue };
+        let (severity, message) = match ChatTemplate::at_start(source, report.named_tokens.clone()) {
+            Err(error) => (Severity::Problem, error.to_string()),
+            Ok(template) => match template.trouble() {
+                Some(trouble) => (Severity::Note, format!("it fails with plain conversations: {trouble}")),
+                None => continue,
+            },
+        };
         report.add(Finding {
-            severity: Severity::Problem,
+            severity,
             kind: "chat-template",
             file: path.to_owned(),
             tensor: None,
             num_bytes: Some(source.len() as u64),
-            message: format!("template {name:?}: {error}"),
+            message: format!("template {name:?}: {message}"),
         });
     }
     report

@@ -6,7 +6,7 @@ use minijinja::value::{Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Output, State};
 
 use super::json::tojson;
-use super::python;
+use super::{budget, made, python};
 
 /// An environment with what templates of the hub use: Python's methods and ways to write values, `raise_exception`, a
 /// `tojson` that writes what `json.dumps` does. `strftime_now` is a variable, since it needs the time.
@@ -19,9 +19,18 @@ pub(super) fn environment() -> Environment<'static> {
     environment.add_function("raise_exception", raise_exception);
     environment.add_filter("tojson", |value: &Value, kwargs| tojson(value, kwargs));
     environment.add_filter("string", |value: &Value| python::to_str(value));
+    environment.add_filter("wordcount", |text: String| {
+        text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty()).count()
+    });
+    made::add_to(&mut environment);
     environment.add_test("iterable", is_iterable);
     environment.add_test("sequence", is_iterable);
     environment
+}
+
+/// A template with one kind of line breaks, as Jinja reads it.
+pub(super) fn with_plain_line_breaks(source: &str) -> String {
+    source.replace("\r\n", "\n").replace('\r', "\n")
 }
 
 /// A template with the blocks that `transformers` adds to the language, which mark what an assistant has generated and write
@@ -55,7 +64,7 @@ fn is_iterable(value: &Value) -> bool {
 #[error("raised by the template")]
 struct Raised;
 
-fn is_raised(error: &Error) -> bool {
+pub(super) fn is_raised(error: &Error) -> bool {
     std::error::Error::source(error).is_some_and(|source| source.is::<Raised>())
 }
 
@@ -84,11 +93,13 @@ fn write_value(out: &mut Output<'_>, state: &State<'_, '_>, value: &Value) -> Re
     if matches!(value.kind(), ValueKind::Invalid) {
         return minijinja::escape_formatter(out, state, value);
     }
+    budget::spend_for_all(state, std::slice::from_ref(value))?;
     python::write_str(out, value).map_err(Error::from)
 }
 
 /// Methods of Python's values: those that the library knows, and a few more.
 fn call_method(state: &State<'_, '_>, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
+    made::before_method(state, value, method, args)?;
     let texts = |parts: [&str; 3]| Value::from_iter(parts.map(str::to_owned));
     match (value.as_str(), method, args.first().and_then(Value::as_str)) {
         (Some(this), "removeprefix", Some(prefix)) => Ok(this.strip_prefix(prefix).unwrap_or(this).into()),

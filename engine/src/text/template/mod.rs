@@ -1,21 +1,27 @@
 //! Chat templates: a conversation written out as the model was trained to read it.
 
+mod budget;
 mod dialect;
 mod forms;
 #[cfg(test)]
 mod goldens;
+mod guard;
 mod json;
+mod made;
 mod messages;
 mod python;
 
+use std::cell::OnceCell;
 use std::time::{SystemTime, UNIX_EPOCH};
 
 use minijinja::value::Value;
 use minijinja::{Environment, Error, ErrorKind};
 use quire_models::NamedTokens;
 
-use self::dialect::describe;
+use self::budget::{Budget, is_too_much};
+use self::dialect::{describe, is_raised};
 use self::forms::Forms;
+use self::guard::Program;
 use self::messages::{content_text, message_values};
 use super::strftime::strftime;
 use crate::prompt::{ChatMessage, ChatPrompt};
@@ -29,12 +35,21 @@ const FUEL: u64 = 50_000_000;
 /// The same for the small conversations on which a template is tried.
 const TRIAL_FUEL: u64 = 500_000;
 
+/// Bytes of text and lists that a rendering may make beside those that the conversation's length allows.
+const BASE_BYTES: u64 = 256 << 20;
+/// The same for the small conversations.
+const TRIAL_BYTES: u64 = 16 << 20;
+
 /// A compiled template in the dialect of the Hugging Face hub: Jinja as `transformers` sets it up, with
-/// `raise_exception`, `strftime_now` and a `tojson` that writes what Python's `json.dumps` does.
+/// `raise_exception`, `strftime_now` and a `tojson` that writes what Python's `json.dumps` does. What a rendering makes is
+/// bounded, in steps, bytes and time, so that no template ends the process.
 pub(crate) struct ChatTemplate {
+    source: String,
     environment: Environment<'static>,
     tokens: NamedTokens,
     forms: Forms,
+    base_bytes: u64,
+    trouble: Option<String>,
 }
 
 impl ChatTemplate {
@@ -42,23 +57,49 @@ impl ChatTemplate {
     ///
     /// # Errors
     ///
-    /// [`ConfigError::Template`]: broken syntax, or a filter, test or function that does not exist. A template that
-    /// refuses the trial conversation by itself is a good one.
+    /// [`ConfigError::Template`]: broken syntax, what does not exist, what makes too much, and whatever else fails with
+    /// every one of a few plain conversations. A template that refuses one of them in its own words is a good one; one that
+    /// misses a variable, which requests may bring, has [`trouble`](Self::trouble).
     pub(crate) fn at_start(source: &str, tokens: NamedTokens) -> Result<Self, ConfigError> {
         let refuse = |error: &Error| ConfigError::Template { message: describe(error) };
-        let template = Self::compile(source, tokens).map_err(|error| refuse(&error))?;
-        let trial = ChatPrompt::new(vec![ChatMessage::user("Hello")]);
-        // What no conversation could be rendered with; others may be what the template asks of one.
-        let hopeless = [
-            ErrorKind::UnknownFilter,
-            ErrorKind::UnknownTest,
-            ErrorKind::UnknownFunction,
-            ErrorKind::OutOfFuel,
-        ];
-        match template.try_render(&trial, UNIX_EPOCH) {
-            Err(RenderError::Template(error)) if hopeless.contains(&error.kind()) => Err(refuse(&error)),
-            _ => Ok(template),
+        let mut template = Self::compile(source, tokens).map_err(|error| refuse(&error))?;
+        match template.try_on_plain_conversations() {
+            Err(error) if error.kind() == ErrorKind::UndefinedError => {
+                template.trouble = Some(describe(&error));
+                Ok(template)
+            }
+            Err(error) => Err(refuse(&error)),
+            Ok(()) => Ok(template),
         }
+    }
+
+    /// What went wrong when a plain conversation was written out, where others may go well.
+    pub(crate) fn trouble(&self) -> Option<&str> {
+        self.trouble.as_deref()
+    }
+
+    /// Renders conversations of which every template should write or refuse one.
+    ///
+    /// # Errors
+    ///
+    /// What cannot go well with another conversation, or that of the first where all of them go wrong.
+    fn try_on_plain_conversations(&self) -> Result<(), Error> {
+        let (system, user) = (ChatMessage::system("Be brief."), ChatMessage::user("Hello"));
+        let turns = [user.clone(), ChatMessage::assistant("Hello."), user.clone()];
+        let mut first = None;
+        for messages in [
+            vec![user.clone()],
+            vec![system.clone(), user],
+            turns.to_vec(),
+            [vec![system], turns.to_vec()].concat(),
+        ] {
+            match self.try_render(&ChatPrompt::new(messages), UNIX_EPOCH) {
+                Err(RenderError::Template(error)) if is_hopeless(&error) => return Err(error),
+                Err(RenderError::Template(error)) if !is_raised(&error) => _ = first.get_or_insert(error),
+                _ => return Ok(()),
+            }
+        }
+        first.map_or(Ok(()), Err)
     }
 
     /// Compiles a template that came with a request.
@@ -86,13 +127,36 @@ impl ChatTemplate {
     }
 
     fn compile(source: &str, tokens: NamedTokens) -> Result<Self, Error> {
+        let source = dialect::without_generation_blocks(&dialect::with_plain_line_breaks(source));
+        Program::compile(NAME, &source)?;
         let mut environment = dialect::environment();
-        environment.add_template_owned(NAME, dialect::without_generation_blocks(source))?;
         environment.set_fuel(Some(TRIAL_FUEL));
-        let mut template = Self { environment, tokens, forms: Forms::ALL };
-        template.forms = Forms::find(|prompt| template.try_render(prompt, UNIX_EPOCH).ok());
+        let (forms, base_bytes) = (Forms::ALL, TRIAL_BYTES);
+        let mut template = Self { source, environment, tokens, forms, base_bytes, trouble: None };
+        template.forms = template.find_forms()?;
         template.environment.set_fuel(Some(FUEL));
+        template.base_bytes = BASE_BYTES;
         Ok(template)
+    }
+
+    /// Tries which forms of messages it reads.
+    ///
+    /// # Errors
+    ///
+    /// It makes more than a prompt can need.
+    fn find_forms(&self) -> Result<Forms, Error> {
+        let stopped = OnceCell::new();
+        let forms = Forms::find(|prompt| match stopped.get() {
+            Some(_) => None,
+            None => match self.try_render(prompt, UNIX_EPOCH) {
+                Err(RenderError::Template(error)) if is_too_much(&error) => {
+                    stopped.set(error).ok();
+                    None
+                }
+                outcome => outcome.ok(),
+            },
+        });
+        stopped.into_inner().map_or(Ok(forms), Err)
     }
 
     fn try_render(&self, prompt: &ChatPrompt, now: SystemTime) -> Result<String, RenderError> {
@@ -122,9 +186,21 @@ impl ChatTemplate {
                 set(name, Value::from(token.as_str()));
             }
         }
-        let template = self.environment.get_template(NAME)?;
-        Ok(template.render(Value::from_iter(variables))?)
+        let budget = Budget::of_input(&variables, self.base_bytes)?;
+        Ok(Program::compile(NAME, &self.source)?.render(&self.environment, variables, budget)?)
     }
+}
+
+/// Whether an error has nothing to do with the conversation.
+fn is_hopeless(error: &Error) -> bool {
+    let hopeless = [
+        ErrorKind::UnknownFilter,
+        ErrorKind::UnknownTest,
+        ErrorKind::UnknownFunction,
+        ErrorKind::TemplateNotFound,
+        ErrorKind::OutOfFuel,
+    ];
+    hopeless.contains(&error.kind()) || is_too_much(error)
 }
 
 enum RenderError {
@@ -220,6 +296,58 @@ mod tests {
         let endless = "{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}";
         let error = ChatTemplate::at_start(endless, NamedTokens::default()).map(drop).unwrap_err();
         assert!(error.to_string().contains("fuel"), "{error}");
+    }
+
+    #[test]
+    fn no_template_ends_the_process() {
+        for bomb in [
+            "{{ (['x' * 100000] * 100000) | join('y' * 1000) | length }}",
+            "{% set n = namespace(a=[1, 2]) %}{% for i in range(60) %}{% set n.a = n.a + n.a %}{% endfor %}{{ n.a | list }}",
+            "{% set x = 'x' * 900 %}{% set x = x * 900 %}{% for i in range(90000) %}{{ x }}{% endfor %}",
+            "{% set x = 'x' * 900 %}{% set x = x * 900 %}{{ x | replace('x', x) | length }}",
+            "{% set n = namespace(a='xxxx') %}{% for i in range(60) %}{% set n.a = n.a ~ n.a %}{% endfor %}{{ n.a }}",
+            "{% set n = namespace(a='xxxx') %}{% for i in range(60) %}{% set n.a = n.a + n.a %}{% endfor %}{{ n.a }}",
+            "{% set n = namespace(l=[]) %}{% for i in range(90000) %}{% set n.l = [n.l] %}{% endfor %}{{ n.l }}",
+            "{% set n = namespace(l=1) %}{% for i in range(60) %}{% set n.l = [n.l, n.l] %}{% endfor %}{{ n.l }}",
+            "{% set n = namespace(l={}) %}{% for i in range(9000) %}{% set n.l = dict(a=n.l) %}{% endfor %}{{ n.l }}",
+            "{% macro f() %}{% for i in range(99999) %}{% for j in range(99999) %}xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\
+             {% endfor %}{% endfor %}{% endmacro %}{% set x = f() %}",
+            "{{ '%0900000000d' | format(1) }}",
+            "{{ messages | tojson(indent=999999999) }}",
+            "{{ ['x'] | map('indent', 999999999, true) | join }}",
+            "{{ [1] | batch(999999999, 'x') | list }}",
+        ] {
+            let error = ChatTemplate::at_start(bomb, NamedTokens::default()).map(drop);
+            let error = error.expect_err(bomb).to_string();
+            assert!(
+                error.contains("than a prompt can need")
+                    || error.contains("too deeply")
+                    || error.contains("fuel"),
+                "{bomb}: {error}"
+            );
+        }
+        let own = "{% set n = namespace() %}{% set n.a = n %}{{ n }}";
+        assert!(ChatTemplate::at_start(own, NamedTokens::default()).is_err());
+    }
+
+    #[test]
+    fn what_fails_with_every_conversation_is_an_error_at_start_unless_requests_may_mend_it() {
+        for broken in [
+            "{% include '/etc/passwd' %}",
+            "{% macro f(x) %}{{ f(x) }}{% endmacro %}{{ f(1) }}",
+            "{% for i in range(100000000) %}x{% endfor %}",
+            "{{ messages[0].content.no_such_method() }}",
+            "{{ 1 + 'x' }}",
+        ] {
+            assert!(ChatTemplate::at_start(broken, NamedTokens::default()).is_err(), "{broken}");
+        }
+        let trouble = |source| template(source).trouble().map(str::to_owned);
+        assert!(trouble("{{ own.settings.style }}").is_some_and(|trouble| trouble.contains("undefined")));
+        for good in
+            [CHATML, "{{ raise_exception('no') }}", "{{ messages[2].content.upper() }}", "{{ unknown }}"]
+        {
+            assert_eq!(trouble(good), None, "{good}");
+        }
     }
 
     #[test]
