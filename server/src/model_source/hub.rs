@@ -526,7 +526,7 @@ mod tests {
             let cache = home.join("hub");
             let outside: Vec<_> =
                 files_under(case.home.path()).into_iter().filter(|path| !path.starts_with(&cache)).collect();
-            assert_eq!(outside, [PathBuf::new(); 0], "{shown}");
+            assert_eq!(outside, Vec::<PathBuf>::new(), "{shown}");
             assert!(!case.stub.log().iter().any(|line| line.contains("pwned")), "{:?}", case.stub.log());
         }
     }

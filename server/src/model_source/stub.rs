@@ -12,6 +12,9 @@ use sha2::{Digest, Sha256};
 pub(crate) const REPO: &str = "org/tiny";
 pub(crate) const COMMIT: &str = "0123456789abcdef0123456789abcdef01234567";
 
+/// Names and values.
+type Headers = &'static [(&'static str, &'static str)];
+
 #[derive(Default)]
 pub(crate) struct Behaviour {
     /// Transfers of large files that break off in the middle, before one is whole.
@@ -27,7 +30,7 @@ pub(crate) struct Behaviour {
     /// Another content than the announced hash says, in the first transfer.
     pub(crate) num_corrupt: usize,
     /// So many requests are answered with this status, and with these headers.
-    pub(crate) failing: Option<(usize, &'static str, &'static [(&'static str, &'static str)])>,
+    pub(crate) failing: Option<(usize, &'static str, Headers)>,
     /// How the ETag of every file begins, instead of one of its content; an empty one is not sent.
     pub(crate) etag: Option<&'static str>,
     /// The commit that is told, instead of [`COMMIT`].
