@@ -56,7 +56,7 @@ impl Scheduler {
     }
 
     /// Puts `token` in the place of the token that a running sequence has sampled last, which nothing has been computed
-    /// from: a sequence that [runs ahead](NewSequence::runs_ahead) has hardly ever such a token. The device is given the
+    /// from: a sequence that [runs ahead](crate::NewSequence::runs_ahead) has hardly ever such a token. The device is given the
     /// sequence anew, with the blocks that it has.
     ///
     /// # Errors
