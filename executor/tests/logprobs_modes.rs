@@ -140,8 +140,8 @@ fn logits_become_a_token_by_bias_min_tokens_penalties_temperature_min_p_top_k_to
         for ((_, expected), entry) in stages(&raw, &job, &ORDER).iter().zip(&told.logprobs) {
             assert_close(&by_id(entry), expected);
         }
-        // The stages of one kind may change places; all others would show.
-        for (i, pair) in ORDER.windows(2).enumerate().filter(|(_, pair)| !matches!(pair, ["min_tokens", _])) {
+        // The stages of one kind may change places, and what is forbidden stays so; all others would show.
+        for (i, pair) in ORDER.windows(2).enumerate().filter(|(_, pair)| !pair.contains(&"min_tokens")) {
             let mut other = ORDER;
             other.swap(i, i + 1);
             let differs = stages(&raw, &job, &other) != stages(&raw, &job, &ORDER);
