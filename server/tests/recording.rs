@@ -263,7 +263,7 @@ fn what_a_what_if_leaves_out_and_a_header_that_lies_are_told() {
         fs::write(folder.path(name), with_header(&bytes, field, value)).expect("writable");
     };
     lie("steps.qrec", "/num_steps", 1_000_000_000_000_000_000);
-    folder.fails("trace replay steps.qrec", 1, "the header says that 1000000000000000000 steps were planned");
+    folder.fails("trace replay steps.qrec", 2, "the header says that 1000000000000000000 steps were planned");
     lie("pool.qrec", "/pool/num_blocks", 4_000_000_000);
     for policy in ["", "--policy fair"] {
         let expected = "pool.qrec: the recorded configuration: num_blocks is 4000000000";

@@ -166,7 +166,7 @@ fn tiny_temperatures_and_masses_give_the_best_token() {
 fn a_row_that_a_model_did_not_compute_has_no_token() {
     let row = vec![f32::NEG_INFINITY; 300];
     for parameters in [PLAIN, Row { temperature: 0.0, ..PLAIN }, Row { top_k: 5, top_p: 0.5, ..PLAIN }] {
-        assert_eq!(Rig::new(Isa::best(), 2).sample(&[parameters], &[row.clone()]), [-1]);
+        assert_eq!(Rig::new(Isa::best(), 2).sample(&[parameters], std::slice::from_ref(&row)), [-1]);
         let mut one = row.clone();
         one[211] = -3.0;
         assert_eq!(Rig::new(Isa::best(), 2).sample(&[parameters], &[one.clone()]), [211]);
