@@ -10,6 +10,7 @@ use quire_kernels::{DeviceId, Error as KernelError, Result};
 
 use crate::Error;
 use crate::ffi;
+use crate::pace::Pace;
 use crate::status::{DriverError, check};
 use crate::trampoline::{self, Library};
 
@@ -36,6 +37,7 @@ pub(crate) struct Context {
     name: String,
     properties: Properties,
     has_processors_to_spare: bool,
+    pace: Pace,
 }
 
 impl Context {
@@ -63,6 +65,7 @@ impl Context {
             name,
             properties,
             has_processors_to_spare,
+            pace: Pace::default(),
         }))
     }
 
@@ -91,6 +94,11 @@ impl Context {
     /// Whether a thread that waits for the device may do so awake.
     pub(crate) fn has_processors_to_spare(&self) -> bool {
         self.has_processors_to_spare
+    }
+
+    /// How long its users wait.
+    pub(crate) fn pace(&self) -> &Pace {
+        &self.pace
     }
 
     /// Makes the context current on this thread. Every entry point does, since any thread may call it.

@@ -18,8 +18,9 @@ const MOMENT: Duration = Duration::from_micros(100);
 /// How a thread waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// Awake, as long as a step may take: being woken costs more than 100 µs in a virtual machine, which is a
-    /// seventh of a small model's step. Where there are few processors, others get them soon.
+    /// Awake, as long as a short step may take: being woken costs more than 100 µs in a virtual machine, which is a
+    /// seventh of a small model's step. Where there are few processors, others get them soon; so they do where the
+    /// [pace](crate::pace::Pace) is slow.
     Awake,
     /// Asleep, but for the first moment: one of many threads.
     Asleep,
@@ -92,17 +93,36 @@ impl Event {
         if self.is_over()? {
             return Ok(());
         }
-        let stays = wait == Wait::Awake && self.context.has_processors_to_spare();
-        let (start, spin) = (Instant::now(), if stays { AWAKE } else { MOMENT });
-        while start.elapsed() < spin {
+        let start = Instant::now();
+        if !self.comes_within(self.time_awake(wait), start)? {
+            // SAFETY: the event lives.
+            self.context.check("cuEventSynchronize", unsafe { ffi::cuEventSynchronize(self.raw) })?;
+        }
+        if wait == Wait::Awake {
+            self.context.pace().note(start.elapsed());
+        }
+        Ok(())
+    }
+
+    /// How long a thread that waits so stays awake.
+    fn time_awake(&self, wait: Wait) -> Duration {
+        match wait {
+            Wait::Awake if self.context.pace().is_slow() => Duration::ZERO,
+            Wait::Awake if self.context.has_processors_to_spare() => AWAKE,
+            _ => MOMENT,
+        }
+    }
+
+    /// Asks again and again until `awake` has passed since `start`.
+    fn comes_within(&self, awake: Duration, start: Instant) -> Result<bool> {
+        while start.elapsed() < awake {
             // Asking takes a lock of the driver that threads which enqueue want too.
             (0..20).for_each(|_| std::hint::spin_loop());
             if self.is_over()? {
-                return Ok(());
+                return Ok(true);
             }
         }
-        // SAFETY: the event lives.
-        self.context.check("cuEventSynchronize", unsafe { ffi::cuEventSynchronize(self.raw) })
+        Ok(false)
     }
 }
 

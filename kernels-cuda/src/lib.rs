@@ -97,6 +97,8 @@ mod norm;
 #[cfg(feature = "cuda")]
 mod nvtx;
 #[cfg(feature = "cuda")]
+mod pace;
+#[cfg(feature = "cuda")]
 mod pinned;
 #[cfg(feature = "cuda")]
 mod queue;
