@@ -58,6 +58,14 @@ impl Prepared {
     }
 }
 
+/// A request's place among others: equal times are told apart by the order in which requests are handed on.
+#[derive(Clone, Copy)]
+pub(crate) struct Arrival {
+    time: Time,
+    /// For a request that names none.
+    seed: u64,
+}
+
 impl Frontend {
     /// Checks a request and prepares it.
     ///
@@ -65,7 +73,18 @@ impl Frontend {
     ///
     /// All that is wrong with it. A panic in a template or a tokenizer is an error of this request alone.
     pub(crate) fn prepare(&self, request: Request) -> Result<Prepared> {
-        let arrival = self.clock.now();
+        self.prepare_as(self.arrivals(1)[0], request)
+    }
+
+    /// Requests that come together, in their order: prepared by whichever thread, they are served in this order and have
+    /// the same seeds each time.
+    pub(crate) fn arrivals(&self, num_requests: usize) -> Vec<Arrival> {
+        let time = self.clock.now();
+        (0..num_requests).map(|_| Arrival { time, seed: self.seeds.draw() }).collect()
+    }
+
+    /// [`prepare`](Self::prepare) for one of several.
+    pub(crate) fn prepare_as(&self, arrival: Arrival, request: Request) -> Result<Prepared> {
         tracing::debug!(target: "quire::engine", request_id = %request.id, "arrived");
         guarded("preparing the request", || self.try_prepare(request, arrival))
     }
@@ -110,23 +129,24 @@ impl Frontend {
         guarded("detokenizing", || Ok(self.renderer.tokenizer()?.decode(token_ids)))
     }
 
-    fn try_prepare(&self, request: Request, arrival: Time) -> Result<Prepared> {
+    fn try_prepare(&self, request: Request, arrival: Arrival) -> Result<Prepared> {
         let (params, beams) = self.check_params(&request)?;
         let RenderedPrompt { text, token_ids } = self.tokenize_within(request.prompt, &params)?;
         self.check_length(&token_ids)?;
         let grammar = self.grammar(&params)?;
-        let seed = params.seed().unwrap_or_else(|| self.seeds.draw());
+        let seed = params.seed().unwrap_or(arrival.seed);
         tracing::debug!(
             target: "quire::engine",
             request_id = %request.id, num_prompt_tokens = token_ids.len(), seed, "tokenized"
         );
         let detokenizer = self.renderer.decoder().detokenizer(&token_ids, params.text_options());
-        let salt = self.salt(&request.tenant, &request.cache_salt, params.prompt_logprobs().is_some());
+        let alone = params.prompt_logprobs().map(|_| arrival.seed);
+        let salt = self.salt(&request.tenant, &request.cache_salt, alone);
         let sequence = NewSequence {
             hashes: Some(self.hasher.hash(&token_ids, salt)),
             prompt: token_ids,
             max_output_tokens: max_output_tokens(&params),
-            arrival,
+            arrival: arrival.time,
             tenant: tenant_id(request.tenant.as_deref()),
             priority: request.priority,
             salt,
@@ -192,12 +212,12 @@ impl Frontend {
     }
 
     /// What separates cached blocks: tenant and salt of the request. One that wants the log-probabilities of its prompt
-    /// needs all of it computed, so it gets blocks of its own.
-    fn salt(&self, tenant: &Option<String>, salt: &Option<String>, is_alone: bool) -> CacheSalt {
-        if tenant.is_none() && salt.is_none() && !is_alone {
+    /// needs all of it computed, so it gets blocks of its own: `alone` is a number that no other has.
+    fn salt(&self, tenant: &Option<String>, salt: &Option<String>, alone: Option<u64>) -> CacheSalt {
+        if tenant.is_none() && salt.is_none() && alone.is_none() {
             return CacheSalt::NONE;
         }
-        let alone = if is_alone { self.seeds.draw().to_le_bytes() } else { [0; 8] };
+        let alone = alone.map(u64::to_le_bytes).unwrap_or_default();
         let part =
             |text: &Option<String>| text.as_ref().map_or(Vec::new(), |text| [b"=", text.as_bytes()].concat());
         self.hasher.salt(&[&part(tenant), &part(salt), &alone])

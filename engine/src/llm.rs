@@ -9,7 +9,7 @@ use quire_scheduler::record::FlightRecorder;
 use crate::client::{ModelInfo, RequestStream};
 use crate::core::{EventSink, Inbox, RequestKey};
 use crate::engine::{Engine, EngineParts};
-use crate::frontend::Prepared;
+use crate::frontend::{Arrival, Prepared};
 use crate::progress::Progress;
 use crate::{
     AsyncLlm, BeamSearchParams, ChatMessage, EngineConfig, EngineStats, Error, Explainer, Prompt,
@@ -217,8 +217,10 @@ impl Llm {
     }
 
     fn prepare_all(&self, requests: Vec<Request>) -> Vec<Result<Prepared>> {
-        let prepare_all = |requests: Vec<Request>| -> Vec<Result<Prepared>> {
-            requests.into_iter().map(|request| self.engine.frontend.prepare(request)).collect()
+        let frontend = &self.engine.frontend;
+        let requests: Vec<_> = frontend.arrivals(requests.len()).into_iter().zip(requests).collect();
+        let prepare_all = |requests: Vec<(Arrival, Request)>| -> Vec<Result<Prepared>> {
+            requests.into_iter().map(|(arrival, request)| frontend.prepare_as(arrival, request)).collect()
         };
         let num_threads = std::thread::available_parallelism().map_or(1, NonZero::get);
         let num_each = requests.len().div_ceil(num_threads).max(PREPARED_PER_THREAD);
@@ -229,7 +231,7 @@ impl Llm {
         std::thread::scope(|scope| {
             let mut threads = Vec::new();
             loop {
-                let part: Vec<Request> = requests.by_ref().take(num_each).collect();
+                let part: Vec<_> = requests.by_ref().take(num_each).collect();
                 if part.is_empty() {
                     break;
                 }
@@ -346,4 +348,47 @@ fn in_list<T>(results: Vec<Result<T>>) -> Result<Vec<T>> {
         result.map_err(|source| Error::InList { index, source: Box::new(source) })
     };
     results.into_iter().enumerate().map(placed).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use quire_executor::testing::ScriptedExecutor;
+
+    use super::*;
+    use crate::{EngineConfig, EngineOptions, ModelFacts};
+
+    /// More than one thread prepares.
+    const NUM_REQUESTS: usize = 3 * PREPARED_PER_THREAD;
+
+    fn llm(seed: u64) -> Llm {
+        let options = EngineOptions::new("scripted").seed(seed);
+        let config = EngineConfig::resolve(options, ModelFacts { max_model_len: 256 }).unwrap();
+        let executor = ScriptedExecutor::new(ScriptedExecutor::small_capacity(64, 4), |_, _| 7);
+        Llm::start(EngineParts::new(config, Box::new(executor))).unwrap()
+    }
+
+    fn requests() -> Vec<Request> {
+        let request =
+            |id| Request::new(vec![id as u32], SamplingParams { seed: None, ..SamplingParams::default() });
+        (0..NUM_REQUESTS).map(request).collect()
+    }
+
+    #[test]
+    fn a_long_list_has_the_same_seeds_each_time_whichever_thread_prepares() {
+        let seeds = || -> Vec<u64> {
+            let prepared = llm(11).prepare(requests());
+            prepared.into_iter().map(|prepared| prepared.unwrap().sampling.seed).collect()
+        };
+        let first = seeds();
+        assert!((1..5).all(|_| seeds() == first));
+        assert!(first.iter().collect::<std::collections::HashSet<_>>().len() == NUM_REQUESTS);
+    }
+
+    #[test]
+    fn a_long_list_arrives_as_one_so_that_its_order_is_that_of_the_list() {
+        let prepared = llm(11).prepare(requests());
+        let mut arrivals = prepared.into_iter().map(|prepared| prepared.unwrap().sequence.arrival);
+        let first = arrivals.next().unwrap();
+        assert!(arrivals.all(|arrival| arrival == first));
+    }
 }
