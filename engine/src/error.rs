@@ -163,10 +163,14 @@ impl Error {
             Self::Param(error) => Some(error.field()),
             Self::Grammar(_) => Some("structured_outputs"),
             Self::Prompt(
-                PromptError::Template { .. }
+                PromptError::NoTemplate
+                | PromptError::NoMessages
+                | PromptError::FinalMessage
+                | PromptError::Template { .. }
                 | PromptError::ContentKind { .. }
                 | PromptError::Arguments { .. },
             ) => Some("messages"),
+            Self::Prompt(PromptError::GenerationPrompt) => Some("add_generation_prompt"),
             Self::Prompt(_) | Self::TokenId { .. } => Some("prompt"),
             Self::InList { source, .. } => source.field(),
             _ => None,

@@ -1,5 +1,7 @@
 //! What the program does at a signal.
 
+use std::fmt::Display;
+use std::io::{self, Write};
 use std::path::PathBuf;
 
 use quire_engine::{Explainer, write_recording};
@@ -19,15 +21,15 @@ pub(crate) fn explain_waits(explainer: Explainer) {
 }
 
 #[cfg(unix)]
-fn listen_for_questions(explainer: &Explainer) -> std::io::Result<()> {
+fn listen_for_questions(explainer: &Explainer) -> io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let mut signals = runtime.block_on(async { signal(SignalKind::user_defined2()) })?;
     while runtime.block_on(signals.recv()).is_some() {
         match explainer.explain_all() {
-            Ok(all) if all.is_empty() => eprintln!("no request is open"),
-            Ok(all) => all.iter().for_each(|one| eprintln!("{one}")),
+            Ok(all) if all.is_empty() => say(&"no request is open"),
+            Ok(all) => all.iter().for_each(|one| say(one)),
             Err(_) => break,
         }
     }
@@ -35,8 +37,8 @@ fn listen_for_questions(explainer: &Explainer) -> std::io::Result<()> {
 }
 
 #[cfg(not(unix))]
-fn listen_for_questions(_explainer: &Explainer) -> std::io::Result<()> {
-    Err(std::io::ErrorKind::Unsupported.into())
+fn listen_for_questions(_explainer: &Explainer) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
 }
 
 /// From now on a SIGUSR1 writes what the recorder holds to a new file in `folder`, and says on standard error where. The
@@ -54,7 +56,7 @@ pub(crate) fn write_recordings(recorder: FlightRecorder, folder: PathBuf) {
 }
 
 #[cfg(unix)]
-fn listen(recorder: &FlightRecorder, folder: &std::path::Path) -> std::io::Result<()> {
+fn listen(recorder: &FlightRecorder, folder: &std::path::Path) -> io::Result<()> {
     use tokio::signal::unix::{SignalKind, signal};
 
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
@@ -63,8 +65,8 @@ fn listen(recorder: &FlightRecorder, folder: &std::path::Path) -> std::io::Resul
         tracing::debug!(target: "quire::server", "SIGUSR1 writes a recording to {}", folder.display());
         while signals.recv().await.is_some() {
             match write_recording(recorder, folder) {
-                Ok(path) => eprintln!("recording written to {}", path.display()),
-                Err(error) => eprintln!("recording to {}: {error}", folder.display()),
+                Ok(path) => say(&format_args!("recording written to {}", path.display())),
+                Err(error) => say(&format_args!("recording to {}: {error}", folder.display())),
             }
         }
         Ok(())
@@ -72,6 +74,11 @@ fn listen(recorder: &FlightRecorder, folder: &std::path::Path) -> std::io::Resul
 }
 
 #[cfg(not(unix))]
-fn listen(_recorder: &FlightRecorder, _folder: &std::path::Path) -> std::io::Result<()> {
-    Err(std::io::ErrorKind::Unsupported.into())
+fn listen(_recorder: &FlightRecorder, _folder: &std::path::Path) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
+/// Standard error may be closed or full, which is no reason to end.
+fn say(what: &dyn Display) {
+    let _ = writeln!(io::stderr(), "{what}");
 }

@@ -411,6 +411,9 @@ fn like(sequence: &NewSequence) -> NewSequence {
 fn tell_end(request: ActiveRequest, reason: FinishReason, now: Time) {
     let (request_id, num_prompt_tokens) = (request.id.clone(), request.num_prompt_tokens);
     let num_tokens = request.num_output_tokens();
+    if reason == FinishReason::Abort {
+        tracing::info!(target: "quire::engine", %request_id, num_prompt_tokens, num_tokens, "given up by its client");
+    }
     let metrics = request.finish(now);
     tracing::debug!(
         target: "quire::engine",

@@ -16,6 +16,7 @@ use super::body::Body;
 use super::caller::Caller;
 use super::error::ApiError;
 use super::events::{self, EventWriter, Events};
+use super::field_names::FieldNames;
 use super::logprobs::{ChatLogprobs, TokenForm};
 use super::message::{ChatFinish, Message, MessageDelta};
 use super::service::{Service, unix_time_s};
@@ -38,7 +39,8 @@ pub(crate) async fn chat_completions(
         &asked.common,
         service.tenant(&caller),
     );
-    let mut submitted = service.submit(&caller, requests, asked.max_tokens).await?;
+    let submitted = service.submit(&caller, requests, asked.max_tokens).await;
+    let mut submitted = submitted.map_err(|error| asked.names.translate(error))?;
     let reading = match submitted.requests.first().filter(|_| asked.reading.asks_for_prompt()) {
         Some(request) => {
             let end = service.engine.detokenize(request.prompt_end.clone()).await?;
@@ -70,6 +72,7 @@ struct Asked {
     head: Head,
     prompt: Prompt,
     params: SamplingParams,
+    names: FieldNames,
     max_tokens: Option<u64>,
     reading: Reading,
     /// What answers begin with: the final message, where it is continued and to be shown.
@@ -85,12 +88,12 @@ impl Asked {
         let streaming = streaming::take(body, service.settings.includes_usage)?;
         let limit = body.peek("max_completion_tokens").or_else(|| body.peek("max_tokens"));
         let max_tokens = limit.and_then(Value::as_u64);
-        let mut params = sampling::of_chat(body, &service.engine.model().default_params)?;
+        let (mut params, mut names) = sampling::of_chat(body, &service.engine.model().default_params)?;
         if streaming.is_some() && params.prompt_logprobs.is_some_and(|num| num != 0) {
             let message = "prompt_logprobs: expected none in a stream";
             return Err(ApiError::bad_field("prompt_logprobs", message));
         }
-        let reading = Reading::take(body, service.settings.reading, &mut chat, &mut params)?;
+        let reading = Reading::take(body, service.settings.reading, &mut chat, (&mut params, &mut names))?;
         let is_echoed = body.take_bool("echo")?.unwrap_or(false);
         let last =
             chat.messages.last().filter(|last| is_echoed && last.role == service.settings.response_role);
@@ -99,7 +102,8 @@ impl Asked {
         let id = request_id::of("chatcmpl", caller, common.request_id.clone());
         let object = if streaming.is_some() { "chat.completion.chunk" } else { "chat.completion" };
         let head = Head { id, object, created: unix_time_s(), model };
-        Ok(Self { head, prompt: Prompt::Chat(chat), params, max_tokens, reading, echo, streaming, common })
+        let prompt = Prompt::Chat(chat);
+        Ok(Self { head, prompt, params, names, max_tokens, reading, echo, streaming, common })
     }
 }
 

@@ -17,6 +17,7 @@ use super::body::Body;
 use super::caller::Caller;
 use super::error::ApiError;
 use super::events::{self, EventWriter, Events};
+use super::field_names::FieldNames;
 use super::logprobs::{CompletionLogprobs, TokenForm};
 use super::service::{Service, unix_time_s};
 use super::streaming::{self, Streaming};
@@ -43,7 +44,8 @@ pub(crate) async fn completions(
     }
     let requests =
         common::requests(&form.head.id, asked.prompts, &asked.params, &asked.common, service.tenant(&caller));
-    let submitted = service.submit(&caller, requests, asked.max_tokens).await?;
+    let submitted = service.submit(&caller, requests, asked.max_tokens).await;
+    let submitted = submitted.map_err(|error| asked.names.translate(error))?;
     let num_prompt_tokens = submitted.requests.iter().map(|request| request.num_prompt_tokens).sum();
     let usage = Usage::of_prompt(num_prompt_tokens);
     match asked.streaming {
@@ -66,6 +68,7 @@ struct Asked {
     head: Head,
     prompts: Vec<Prompt>,
     params: SamplingParams,
+    names: FieldNames,
     /// What the client wrote itself.
     max_tokens: Option<u64>,
     /// The prompt is all that is wanted: `echo` with `max_tokens` 0.
@@ -89,7 +92,7 @@ impl Asked {
             body.take_value("max_tokens");
         }
         let max_tokens = body.peek("max_tokens").and_then(Value::as_u64);
-        let mut params = sampling::of_completion(body, &service.engine.model().default_params)?;
+        let (mut params, names) = sampling::of_completion(body, &service.engine.model().default_params)?;
         if streaming.is_some() && params.prompt_logprobs.is_some_and(|num| num != 0) {
             let message = "prompt_logprobs: expected none in a stream";
             return Err(ApiError::bad_field("prompt_logprobs", message));
@@ -104,7 +107,7 @@ impl Asked {
         let common = common::CommonFields::take(body)?;
         let id = request_id::of("cmpl", caller, common.request_id.clone());
         let head = Head { id, object: "text_completion", created: unix_time_s(), model };
-        Ok(Self { head, prompts, params, max_tokens, is_prompt_alone, echo, streaming, common })
+        Ok(Self { head, prompts, params, names, max_tokens, is_prompt_alone, echo, streaming, common })
     }
 
     /// The texts that outputs begin with, a prompt each.

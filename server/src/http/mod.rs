@@ -4,6 +4,7 @@
 //! client can get wrong is refused here) → [`service`] (checked as a whole, then queued) → the engine → one JSON object,
 //! or [`events`] as they come. A dropped connection drops the streams of its requests, which gives them up.
 
+mod answers;
 mod auth;
 mod body;
 mod caller;
@@ -15,6 +16,7 @@ mod cors;
 mod debug;
 mod error;
 mod events;
+mod field_names;
 mod lifecycle;
 mod limits;
 pub(crate) mod listener;

@@ -75,7 +75,7 @@ pub(crate) fn router(service: Arc<Service>) -> Result<Router, CorsError> {
     let routes = routes
         .layer(DefaultBodyLimit::max(service.settings.max_body_bytes))
         .layer(middleware::from_fn_with_state(keys, auth::check))
-        .layer(middleware::from_fn_with_state(Arc::clone(&service), write_errors))
+        .layer(middleware::from_fn_with_state(Arc::clone(&service), finish))
         .layer(cors)
         .with_state(service);
     Ok(routes)
@@ -85,6 +85,9 @@ async fn not_built(uri: Uri) -> ApiError {
     ApiError::not_built("path", format!("{} is not built yet", uri.path()))
 }
 
-async fn write_errors(State(service): State<Arc<Service>>, request: Request, next: Next) -> Response {
-    error::finish(service.settings.error_form, next.run(request).await)
+/// Writes the bodies of errors, and counts all answers.
+async fn finish(State(service): State<Arc<Service>>, request: Request, next: Next) -> Response {
+    let response = error::finish(service.settings.error_form, next.run(request).await);
+    service.answers.note(response.status());
+    response
 }

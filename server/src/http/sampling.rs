@@ -5,19 +5,31 @@ use serde_json::{Map, Value, json};
 
 use super::body::Body;
 use super::error::ApiError;
+use super::field_names::FieldNames;
 
-/// Takes the parameters out of a completion's body; what it does not give is as in `defaults`.
-pub(crate) fn of_completion(body: &mut Body, defaults: &SamplingParams) -> Result<SamplingParams, ApiError> {
-    take(body, defaults, Map::new())
+/// Takes the parameters out of a completion's body; what it does not give is as in `defaults`. The names are those by
+/// which the body has them.
+pub(crate) fn of_completion(
+    body: &mut Body,
+    defaults: &SamplingParams,
+) -> Result<(SamplingParams, FieldNames), ApiError> {
+    take(body, defaults, Map::new(), FieldNames::default())
 }
 
 /// Takes the parameters out of a chat's body: there `logprobs` is a switch, and the answer is as long as it is.
-pub(crate) fn of_chat(body: &mut Body, defaults: &SamplingParams) -> Result<SamplingParams, ApiError> {
-    let mut renamed = Map::new();
+pub(crate) fn of_chat(
+    body: &mut Body,
+    defaults: &SamplingParams,
+) -> Result<(SamplingParams, FieldNames), ApiError> {
+    let (mut renamed, mut names) = (Map::new(), FieldNames::default());
+    names.add("prompt", "messages");
     let is_asked = body.take_bool("logprobs")?.unwrap_or(false);
     let num_top = body.take_integer("top_logprobs")?;
     match (is_asked, num_top) {
-        (true, num) => drop(renamed.insert("logprobs".to_owned(), num.unwrap_or(0).into())),
+        (true, num) => {
+            names.add("logprobs", "top_logprobs");
+            renamed.insert("logprobs".to_owned(), num.unwrap_or(0).into());
+        }
         (false, None | Some(0)) => {}
         (false, Some(num)) => {
             let message = format!("top_logprobs is {num}: expected logprobs = true with it");
@@ -26,10 +38,11 @@ pub(crate) fn of_chat(body: &mut Body, defaults: &SamplingParams) -> Result<Samp
     }
     if let Some(max) = body.take_value("max_completion_tokens") {
         body.take_value("max_tokens");
+        names.add("max_tokens", "max_completion_tokens");
         renamed.insert("max_tokens".to_owned(), max);
     }
     let defaults = SamplingParams { max_tokens: max_tokens_of_model(defaults), ..defaults.clone() };
-    take(body, &defaults, renamed)
+    take(body, &defaults, renamed, names)
 }
 
 /// What the model's files allow an answer; the 16 of completions are nobody's wish.
@@ -41,7 +54,8 @@ fn take(
     body: &mut Body,
     defaults: &SamplingParams,
     renamed: Map<String, Value>,
-) -> Result<SamplingParams, ApiError> {
+    mut names: FieldNames,
+) -> Result<(SamplingParams, FieldNames), ApiError> {
     let mut given = body.take_all(SamplingParams::field_names());
     if let Some(form) = take_form(body)? {
         if given.contains_key("structured_outputs") {
@@ -49,10 +63,12 @@ fn take(
                 format!("{} and structured_outputs say the same thing: expected one of them", form.field);
             return Err(ApiError::bad_field(form.field, message));
         }
+        names.add("structured_outputs", form.field);
         given.insert("structured_outputs".to_owned(), form.value);
     }
     given.extend(renamed);
-    Ok(defaults.with_json(&given)?)
+    let params = defaults.with_json(&given).map_err(|error| names.translate(error.into()))?;
+    Ok((params, names))
 }
 
 /// The form that an output must have, as older clients and OpenAI's name it.
@@ -119,16 +135,18 @@ mod tests {
     }
 
     fn chat(json: &str) -> Result<SamplingParams, ApiError> {
-        of_chat(&mut body(json), &SamplingParams::default())
+        of_chat(&mut body(json), &SamplingParams::default()).map(|(params, _)| params)
     }
 
     #[test]
     fn chat_and_completions_have_their_own_defaults() {
-        let params = of_completion(&mut body("{}"), &SamplingParams::default()).expect("nothing is wrong");
+        let defaults = SamplingParams::default();
+        let (params, _) = of_completion(&mut body("{}"), &defaults).expect("nothing is wrong");
         assert_eq!(params.max_tokens, Some(16));
         assert_eq!(chat("{}").expect("nothing is wrong").max_tokens, None);
         let of_model = SamplingParams { max_tokens: Some(100), ..SamplingParams::default() };
-        assert_eq!(of_chat(&mut body("{}"), &of_model).expect("nothing is wrong").max_tokens, Some(100));
+        let (params, _) = of_chat(&mut body("{}"), &of_model).expect("nothing is wrong");
+        assert_eq!(params.max_tokens, Some(100));
     }
 
     #[test]

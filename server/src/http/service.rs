@@ -8,6 +8,7 @@ use axum::http::StatusCode;
 use parking_lot::Mutex;
 use quire_engine::{EngineClient, Prompt, Request, RequestStream};
 
+use super::answers::Answers;
 use super::body::Body;
 use super::caller::Caller;
 use super::error::ApiError;
@@ -25,6 +26,7 @@ pub(crate) struct Service {
     pub(crate) started_s: u64,
     pub(crate) watchdog: Watchdog,
     pub(crate) pace: Pace,
+    pub(crate) answers: Answers,
     keys: KeyUse,
     /// Fields without effect that were warned of already.
     warned: Mutex<BTreeSet<String>>,
@@ -103,6 +105,7 @@ impl Service {
             started_s: unix_time_s(),
             watchdog: Watchdog::new(step_deadline),
             pace: Pace::default(),
+            answers: Answers::default(),
             keys,
             warned: Mutex::default(),
         }

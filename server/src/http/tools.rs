@@ -7,6 +7,7 @@ use quire_engine::{ChatPrompt, SamplingParams, StructuredOutputs};
 
 use super::body::Body;
 use super::error::ApiError;
+use super::field_names::FieldNames;
 
 /// How the server reads answers.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -31,7 +32,7 @@ impl Reading {
         body: &mut Body,
         settings: ReadingSettings,
         chat: &mut ChatPrompt,
-        params: &mut SamplingParams,
+        (params, names): (&mut SamplingParams, &mut FieldNames),
     ) -> Result<Self, ApiError> {
         let given = body.take_value("tools");
         let tools = given.as_ref().map(Tool::list).transpose().map_err(refuse)?.unwrap_or_default();
@@ -51,6 +52,7 @@ impl Reading {
                 let message = "tool_choice and a form for the output exclude each other";
                 return Err(ApiError::bad_field("tool_choice", message));
             }
+            names.add("structured_outputs", "tools");
             params.structured_outputs = Some(StructuredOutputs::json(schema));
         }
         if let Some(given) = given.filter(|_| !tools.is_empty() && choice != ToolChoice::None) {
@@ -100,7 +102,7 @@ mod tests {
     fn take(body: Value, settings: ReadingSettings) -> Result<(ChatPrompt, SamplingParams), ApiError> {
         let (mut chat, mut params) = (ChatPrompt::new(Vec::new()), SamplingParams::default());
         let mut body = Body::parse(body.to_string().as_bytes()).expect("an object");
-        Reading::take(&mut body, settings, &mut chat, &mut params)?;
+        Reading::take(&mut body, settings, &mut chat, (&mut params, &mut FieldNames::default()))?;
         assert!(body.rest().is_empty());
         Ok((chat, params))
     }

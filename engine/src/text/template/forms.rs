@@ -41,10 +41,20 @@ impl Forms {
         let takes_objects =
             call(json!(""), object.clone()).is_some() || call(json!(""), text.clone()).is_none();
         let arguments = if takes_objects { object } else { text };
-        let takes_none = call(json!(null), arguments.clone()).is_some_and(|text| !text.contains("None"))
-            || call(json!(""), arguments).is_none();
+        let takes_none = takes_none(
+            render(&calling(json!(null), arguments.clone())),
+            render(&calling(json!(""), arguments)),
+        );
         Self { takes_text, takes_parts, takes_none, takes_objects }
     }
+}
+
+/// By what became of a call without content, and of one with an empty text. A template that knows no tools writes no
+/// call in either case, and may still fail where there is no content.
+fn takes_none(of_none: Option<String>, of_empty: Option<String>) -> bool {
+    let Some(of_none) = of_none else { return of_empty.is_none() };
+    let loses_call = !of_none.contains(KEY) && of_empty.is_some_and(|of_empty| of_empty.contains(KEY));
+    !of_none.contains("None") && !loses_call
 }
 
 /// A conversation in which a tool is called.

@@ -270,6 +270,14 @@ mod tests {
     }
 
     #[test]
+    fn a_template_without_tools_gets_an_empty_text_for_no_content() {
+        let call = serde_json::json!({"role": "assistant", "content": null, "tool_calls": [{"function": {"name": "f", "arguments": "{}"}}]});
+        let messages = vec![serde_json::from_value(call).expect("a message")];
+        let expected = "<|im_start|>assistant\n<|im_end|>\n<|im_start|>assistant\n";
+        check(CHATML, &ChatPrompt::new(messages), Ok(expected));
+    }
+
+    #[test]
     fn the_final_message_is_left_open() {
         let open = ChatPrompt { add_generation_prompt: false, continue_final_message: true, ..hello() };
         check(CHATML, &open, Ok("<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\nWell, "));

@@ -29,6 +29,7 @@ pub(crate) async fn metrics(State(service): State<Arc<Service>>) -> impl IntoRes
     let max_tokens = service.engine.model().max_model_len as f64;
     times(&mut text, &stats);
     sizes(&mut text, &stats, max_tokens);
+    answers(&mut text, &service);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text.into_text())
 }
 
@@ -53,6 +54,13 @@ fn queues(text: &mut Exposition, stats: &EngineStats) {
     );
     text.counter("num_preemptions_total", "Times that a sequence gave way.", stats.num_preemptions);
     text.counter("num_swaps_total", "Those of them that moved its blocks to the host.", stats.num_swaps);
+}
+
+/// Those that were refused are here alone: the engine has not taken them in.
+fn answers(text: &mut Exposition, service: &Service) {
+    let counts = service.answers.counts();
+    let counts: Vec<_> = counts.iter().map(|(status, num)| (status.as_str(), *num as f64)).collect();
+    text.labelled("http_responses_total", "counter", "Answers, by their status.", "status", &counts);
 }
 
 fn cache(text: &mut Exposition, service: &Service, stats: &EngineStats) {

@@ -1,6 +1,8 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use quire_engine::{EngineOptions, FinishReason};
+use quire_models::testing::TinyTokenizer;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
@@ -8,7 +10,7 @@ use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
-use super::rig::Rig;
+use super::rig::{Parts, Rig};
 use crate::http::CertificateFiles;
 use crate::http::listener::{self, Listening};
 use crate::http::tls;
@@ -43,7 +45,7 @@ impl Served {
         TcpStream::connect(self.address).await.expect("a connection")
     }
 
-    async fn send(&self, path: &str, body: serde_json::Value) -> TcpStream {
+    pub(super) async fn send(&self, path: &str, body: serde_json::Value) -> TcpStream {
         let body = body.to_string();
         let head = format!(
             "POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
@@ -74,9 +76,45 @@ async fn br_41_a_client_that_leaves_takes_its_work_along() {
         let num_steps = served.rig.service.engine.stats().num_steps - steps_before;
         assert!(num_steps < 60, "{num_steps} steps after the client had left");
     }
-    assert_eq!(served.rig.service.engine.stats().num_finished[&quire_engine::FinishReason::Abort], 2);
+    assert_eq!(served.rig.service.engine.stats().num_finished[&FinishReason::Abort], 2);
     served.rig.control.set_delay(Duration::ZERO);
     served.rig.check_alive().await;
+}
+
+#[tokio::test]
+async fn br_41_a_client_that_leaves_during_a_long_prompt_stops_it() {
+    let served = Served::of(
+        Parts { options: EngineOptions::new("tiny").max_num_batched_tokens(16), ..Parts::parrot() }.start(),
+    )
+    .await;
+    served.rig.control.set_delay(Duration::from_millis(50));
+    let client = served.send("/v1/completions", json!({"prompt": "x".repeat(190), "max_tokens": 9})).await;
+    served.rig.until(|stats| stats.num_running == 1).await;
+    drop(client);
+    served.rig.idle().await;
+    let stats = served.rig.service.engine.stats();
+    assert_eq!((stats.num_finished.get(&FinishReason::Abort), stats.num_first_tokens), (Some(&1), 0));
+    assert!(stats.num_step_tokens < 190, "{} tokens were computed", stats.num_step_tokens);
+}
+
+#[tokio::test]
+async fn br_41_a_client_that_leaves_the_queue_never_runs() {
+    let served =
+        Served::of(Parts { options: EngineOptions::new("tiny").max_num_seqs(1), ..Parts::parrot() }.start())
+            .await;
+    served.rig.control.set_delay(Duration::from_millis(20));
+    let running = served.send("/v1/completions", json!({"prompt": "ab", "max_tokens": 190})).await;
+    served.rig.until(|stats| stats.num_running == 1).await;
+    let queued = served.send("/v1/completions", json!({"prompt": "cdefghij", "max_tokens": 100})).await;
+    served.rig.until(|stats| stats.num_waiting == 1).await;
+    drop(queued);
+    served.rig.until(|stats| stats.num_waiting == 0).await;
+    let stats = served.rig.service.engine.stats();
+    assert_eq!((stats.num_running, stats.num_finished.get(&FinishReason::Abort)), (1, Some(&1)));
+    drop(running);
+    served.rig.idle().await;
+    let prompts = served.rig.control.batches().into_iter().flat_map(|batch| batch.added);
+    assert!(prompts.into_iter().all(|row| row.token_ids[0] == TinyTokenizer::byte(b'a')));
 }
 
 #[tokio::test]

@@ -1,8 +1,13 @@
+use std::time::Duration;
+
 use axum::body::Body;
 use axum::http::{Request, StatusCode, header};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use quire_engine::EngineOptions;
 use serde_json::json;
 
+use super::metrics::scrape;
 use super::rig::{Rig, VOCAB_SIZE, post, read};
 use crate::http::{ErrorForm, HttpSettings};
 
@@ -171,15 +176,24 @@ async fn br_10_what_is_too_much_is_refused_at_once() {
         EngineOptions::new("tiny").max_num_seqs(1).max_num_waiting(4),
     );
     rig.control.hold();
-    let requests = (0..50).map(|_| rig.post(PATH, json!({"prompt": "ab"})));
-    let all = futures_util::future::join_all(requests);
-    let release = async {
-        tokio::time::sleep(std::time::Duration::from_millis(300)).await;
-        rig.control.go_on();
-    };
-    let (answers, ()) = tokio::join!(all, release);
-    let num = |status| answers.iter().filter(|(given, _)| *given == status).count();
-    assert_eq!(num(StatusCode::OK) + num(StatusCode::TOO_MANY_REQUESTS), 50);
-    assert!((4..=6).contains(&num(StatusCode::OK)), "{}", num(StatusCode::OK));
+    let mut open: FuturesUnordered<_> =
+        (0..50).map(|_| rig.send(post(PATH, json!({"prompt": "ab"}).to_string()))).collect();
+    let mut num_refused = 0;
+    // Nothing is answered but what is refused while the engine stands still.
+    while let Ok(Some(response)) = tokio::time::timeout(Duration::from_millis(300), open.next()).await {
+        assert_eq!(response.status(), StatusCode::TOO_MANY_REQUESTS);
+        let retry_after = response.headers()[header::RETRY_AFTER].to_str().expect("text");
+        assert!(retry_after.parse::<u64>().is_ok_and(|seconds| seconds > 0), "{retry_after}");
+        num_refused += 1;
+    }
+    assert!((44..=46).contains(&num_refused), "{num_refused}");
+    rig.control.go_on();
+    while let Some(response) = open.next().await {
+        assert_eq!(response.status(), StatusCode::OK);
+    }
+    drop(open);
+    let samples = scrape(&rig).await;
+    let answers = |status: u16| samples[&format!("quire:http_responses_total{{status=\"{status}\"}}")];
+    assert_eq!((answers(429), answers(200)), (f64::from(num_refused), f64::from(50 - num_refused)));
     rig.check_alive().await;
 }

@@ -6,10 +6,10 @@ use axum::http::{Request, header};
 use http_body_util::BodyExt;
 use serde_json::json;
 
-use super::rig::Rig;
+use super::rig::{Parts, Rig};
 
 /// The samples of a scrape, without the label that all have.
-async fn scrape(rig: &Rig) -> BTreeMap<String, f64> {
+pub(super) async fn scrape(rig: &Rig) -> BTreeMap<String, f64> {
     let response = rig.send(Request::get("/metrics").body(Body::empty()).expect("a request")).await;
     assert!(
         response.headers()[header::CONTENT_TYPE].to_str().is_ok_and(|kind| kind.starts_with("text/plain"))
@@ -92,6 +92,28 @@ async fn br_20_every_request_is_counted_once() {
     // What was generated for those who left is in no usage.
     assert!(samples["vllm:generation_tokens_total"] >= usage.1 as f64);
     assert!(samples["vllm:prompt_tokens_total"] >= usage.0 as f64);
+}
+
+#[tokio::test]
+async fn br_20_what_gives_way_is_counted_once() {
+    let rig = Parts::parrot().start();
+    let requests = (0..10).map(|i| {
+        rig.post(
+            "/v1/completions",
+            json!({"prompt": format!("{i} abcdefgh"), "max_tokens": 60, "n": 1 + i % 2, "seed": 1}),
+        )
+    });
+    let answers = futures_util::future::join_all(requests).await;
+    rig.idle().await;
+    let stats = rig.service.engine.stats();
+    assert!(stats.num_preemptions > 0, "the pool was large enough for all of them");
+    let usage =
+        |field| answers.iter().map(|(_, body)| body["usage"][field].as_u64().expect("a number")).sum::<u64>();
+    assert_eq!(usage("completion_tokens"), 15 * 60);
+    assert_eq!((stats.num_generation_tokens, stats.num_prompt_tokens), (15 * 60, usage("prompt_tokens")));
+    assert_eq!((stats.num_requests, stats.num_first_tokens), (10, 10));
+    assert_eq!(stats.num_finished, [(quire_engine::FinishReason::Length, 10)].into());
+    assert_eq!(stats.num_live_blocks + stats.num_cached_blocks + stats.num_free_blocks, 64);
 }
 
 #[tokio::test]

@@ -4,6 +4,7 @@ mod chat;
 mod completions;
 mod connections;
 mod errors;
+mod known_failures;
 mod limits;
 mod metrics;
 mod rig;

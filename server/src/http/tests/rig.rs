@@ -8,7 +8,7 @@ use axum::http::{Request, StatusCode, header};
 use axum::response::Response;
 use http_body_util::BodyExt;
 use quire_engine::{
-    AsyncLlm, EngineConfig, EngineOptions, EngineParts, EosTokens, ModelFacts, SamplingParams,
+    AsyncLlm, EngineConfig, EngineOptions, EngineParts, EngineStats, EosTokens, ModelFacts, SamplingParams,
 };
 use quire_executor::DeviceCapacity;
 use quire_executor::testing::{ScriptControl, ScriptedExecutor};
@@ -31,10 +31,78 @@ pub(super) struct Rig {
     router: Router,
 }
 
+/// What a rig is made of.
+pub(super) struct Parts {
+    pub(super) settings: HttpSettings,
+    pub(super) options: EngineOptions,
+    pub(super) num_blocks: usize,
+    pub(super) block_size: usize,
+    pub(super) max_model_len: usize,
+    pub(super) chat_template: String,
+    /// The token at a position, by the prompt.
+    pub(super) script: Script,
+}
+
+pub(super) type Script = Box<dyn Fn(&[u32], usize) -> u32 + Send>;
+
+/// The same answer to everything.
+fn says(answer: &str) -> Script {
+    let answer: Vec<u32> = answer.bytes().map(TinyTokenizer::byte).collect();
+    Box::new(move |prompt, position| {
+        answer.get(position - prompt.len()).copied().unwrap_or(TinyTokenizer::EOS)
+    })
+}
+
+impl Default for Parts {
+    /// 64 blocks of 4 tokens, a context of 200, and [`ANSWER`] to everything.
+    fn default() -> Self {
+        Self {
+            settings: HttpSettings::new(vec!["tiny".to_owned(), "alias".to_owned()]),
+            options: EngineOptions::new("tiny"),
+            num_blocks: 64,
+            block_size: 4,
+            max_model_len: 200,
+            chat_template: TinyTokenizer::CHAT_TEMPLATE.to_owned(),
+            script: says(ANSWER),
+        }
+    }
+}
+
+impl Parts {
+    /// Says its prompt over and over.
+    pub(super) fn parrot() -> Self {
+        let script = |prompt: &[u32], position: usize| prompt[position % prompt.len()];
+        Self { script: Box::new(script), ..Self::default() }
+    }
+
+    pub(super) fn start(self) -> Rig {
+        let small = ScriptedExecutor::small_capacity(self.num_blocks, self.block_size);
+        let max_model_len = small.max_model_len.max(self.max_model_len);
+        let capacity = DeviceCapacity { vocab_size: VOCAB_SIZE, max_model_len, ..small };
+        let executor = ScriptedExecutor::new(capacity, self.script);
+        let control = executor.control();
+        let facts = ModelFacts { max_model_len: self.max_model_len };
+        let parts = EngineParts {
+            config: EngineConfig::resolve(self.options, facts).expect("they fit"),
+            architecture: "Scripted".to_owned(),
+            tokenizer: Some(tokenizer()),
+            chat_template: Some(self.chat_template),
+            eos: EosTokens { silent: [TinyTokenizer::EOS].into(), ..EosTokens::default() },
+            default_params: SamplingParams::default(),
+            grammar_time_limit: quire_engine::GrammarCompiler::TIME_LIMIT,
+            policy: Box::new(Fcfs),
+            executor: Box::new(executor),
+        };
+        let engine = AsyncLlm::start(parts).expect("the parts fit together");
+        let service = Arc::new(Service::new(Arc::new(engine), self.settings));
+        let router = routes::router(Arc::clone(&service)).expect("the settings are sound");
+        Rig { service, control, router }
+    }
+}
+
 impl Rig {
-    /// 64 blocks of 4 tokens, a context of 200.
     pub(super) fn new() -> Self {
-        Self::with(HttpSettings::new(vec!["tiny".to_owned(), "alias".to_owned()]), EngineOptions::new("tiny"))
+        Parts::default().start()
     }
 
     pub(super) fn with(settings: HttpSettings, options: EngineOptions) -> Self {
@@ -43,27 +111,7 @@ impl Rig {
 
     /// Another answer to everything.
     pub(super) fn saying(answer: &str, settings: HttpSettings, options: EngineOptions) -> Self {
-        let capacity = DeviceCapacity { vocab_size: VOCAB_SIZE, ..ScriptedExecutor::small_capacity(64, 4) };
-        let answer: Vec<u32> = answer.bytes().map(TinyTokenizer::byte).collect();
-        let executor = ScriptedExecutor::new(capacity, move |prompt, position| {
-            answer.get(position - prompt.len()).copied().unwrap_or(TinyTokenizer::EOS)
-        });
-        let control = executor.control();
-        let parts = EngineParts {
-            config: EngineConfig::resolve(options, ModelFacts { max_model_len: 200 }).expect("they fit"),
-            architecture: "Scripted".to_owned(),
-            tokenizer: Some(tokenizer()),
-            chat_template: Some(TinyTokenizer::CHAT_TEMPLATE.to_owned()),
-            eos: EosTokens { silent: [TinyTokenizer::EOS].into(), ..EosTokens::default() },
-            default_params: SamplingParams::default(),
-            grammar_time_limit: quire_engine::GrammarCompiler::TIME_LIMIT,
-            policy: Box::new(Fcfs),
-            executor: Box::new(executor),
-        };
-        let engine = AsyncLlm::start(parts).expect("the parts fit together");
-        let service = Arc::new(Service::new(Arc::new(engine), settings));
-        let router = routes::router(Arc::clone(&service)).expect("the settings are sound");
-        Self { service, control, router }
+        Parts { settings, options, script: says(answer), ..Parts::default() }.start()
     }
 
     pub(super) fn router(&self) -> Router {
@@ -109,9 +157,13 @@ impl Rig {
 
     /// Returns when nothing runs, waits or holds a block.
     pub(super) async fn idle(&self) {
+        self.until(|stats| (stats.num_running, stats.num_waiting, stats.num_live_blocks) == (0, 0, 0)).await;
+    }
+
+    /// Returns when the engine is where `is_there` says.
+    pub(super) async fn until(&self, is_there: impl Fn(&EngineStats) -> bool) {
         for _ in 0..5000 {
-            let stats = self.service.engine.stats();
-            if (stats.num_running, stats.num_waiting, stats.num_live_blocks) == (0, 0, 0) {
+            if is_there(&self.service.engine.stats()) {
                 return;
             }
             tokio::time::sleep(std::time::Duration::from_millis(2)).await;

@@ -1,75 +1,14 @@
 //! `quire serve` as a process.
 
-#[path = "common/program.rs"]
+mod clients;
+mod known_failures;
+#[path = "../common/program.rs"]
 #[allow(dead_code, reason = "other tests use more of it")]
 mod program;
+mod server;
 
-use std::io::{BufRead, BufReader, Read, Write};
-use std::net::TcpStream;
-use std::process::{Child, ChildStderr, Command};
-use std::time::{Duration, Instant};
-
-use program::{Tiny, command, run};
-
-struct Server {
-    child: Child,
-    stderr: BufReader<ChildStderr>,
-    address: String,
-    _model: Tiny,
-}
-
-impl Server {
-    fn start(flags: &[&str]) -> Self {
-        let model = Tiny::new();
-        let path = model.path();
-        let port = if flags.contains(&"--port") { &[][..] } else { &["--port", "0"] };
-        let words = [&["serve", &path, "--num-gpu-blocks-override", "64"], port, flags].concat();
-        let mut child = command(&words).spawn().expect("the program was built for this test");
-        let mut stderr = BufReader::new(child.stderr.take().expect("piped"));
-        let mut line = String::new();
-        let address = loop {
-            line.clear();
-            assert!(stderr.read_line(&mut line).expect("text") > 0, "it ended before it served");
-            if let Some((_, address)) = line.split_once("http://") {
-                break address.trim().to_owned();
-            }
-        };
-        Self { child, stderr, address, _model: model }
-    }
-
-    /// The whole answer, head included.
-    fn send(&self, head: &str, body: &str) -> String {
-        let mut stream = TcpStream::connect(&self.address).expect("it listens");
-        let length = body.len();
-        let request = format!(
-            "{head} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
-        );
-        stream.write_all(request.as_bytes()).expect("sent");
-        let mut answer = String::new();
-        stream.read_to_string(&mut answer).expect("answered");
-        answer
-    }
-
-    fn signal(&self) {
-        let pid = self.child.id().to_string();
-        assert!(Command::new("kill").args(["-TERM", &pid]).status().expect("kill is there").success());
-    }
-
-    /// The exit code, and what was logged.
-    fn end(mut self) -> (Option<i32>, String) {
-        let deadline = Instant::now() + Duration::from_secs(60);
-        let status = loop {
-            if let Some(status) = self.child.try_wait().expect("a child of this test") {
-                break status;
-            }
-            assert!(Instant::now() < deadline, "it does not end");
-            std::thread::sleep(Duration::from_millis(10));
-        };
-        let mut log = String::new();
-        self.stderr.read_to_string(&mut log).expect("text");
-        (status.code(), log)
-    }
-}
+use program::run;
+use server::Server;
 
 #[test]
 fn a_server_answers_and_ends_in_order() {
@@ -82,7 +21,7 @@ fn a_server_answers_and_ends_in_order() {
         r#"{"prompt": "a", "max_tokens": 3}"#,
     );
     assert!(answer.starts_with("HTTP/1.1 200") && answer.contains("\"completion_tokens\":"), "{answer}");
-    server.signal();
+    server.signal("TERM");
     let (code, log) = server.end();
     assert_eq!(code, Some(0), "{log}");
     assert!(log.contains("shutting down") && !log.contains("panicked"), "{log}");
@@ -110,7 +49,7 @@ fn flags_may_come_from_a_file() {
             || effective.contains(r#""max_num_waiting":{"value":"7","source":"flag"}"#),
         "{effective}"
     );
-    server.signal();
+    server.signal("TERM");
     assert_eq!(server.end().0, Some(0));
     std::fs::write(&file, "prot: 1").expect("written");
     run(&["serve", "--config", &file.display().to_string()], "")
@@ -144,7 +83,26 @@ fn a_load_on_the_server_is_measured() {
     assert_eq!(report["output_tokens"], 72, "{report}");
     assert!(report["ttft_ms"]["p50"].as_f64().is_some_and(|ms| ms > 0.0), "{report}");
     assert!(report["server_cpu_us_per_token"].is_number(), "{report}");
-    server.signal();
+    server.signal("TERM");
     assert_eq!(server.end().0, Some(0));
     run(&words, "").failed(1, &["the server does not answer"]);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_full_disk_under_the_log_holds_up_nobody() {
+    let full = std::fs::File::options().write(true).open("/dev/full").expect("Linux has it");
+    let server = Server::logging_to(full);
+    for _ in 0..3 {
+        let answer = server.ask("POST /v1/completions", r#"{"prompt": "a", "max_tokens": 3, "made_up": 1}"#);
+        assert_eq!(answer["usage"]["completion_tokens"], 3, "{answer}");
+        // What is open is written there as well.
+        server.signal("USR2");
+        std::thread::sleep(std::time::Duration::from_millis(50));
+    }
+    let threads = std::fs::read_dir(format!("/proc/{}/task", server.child.id())).expect("Linux has it");
+    let mut names =
+        threads.filter_map(|thread| std::fs::read_to_string(thread.ok()?.path().join("comm")).ok());
+    assert!(names.any(|name| name.trim() == "quire-explain"), "the thread that writes it is gone");
+    server.end_well();
 }
