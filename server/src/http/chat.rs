@@ -6,24 +6,23 @@ use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use quire_engine::chat::ChatParser;
-use quire_engine::{
-    CompletionOutput, Delta, Prompt, RequestEvent, RequestOutput, SamplingParams, StopReason,
-};
+use quire_engine::{CompletionOutput, Delta, Prompt, RequestOutput, SamplingParams, StopReason};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::answer::{Answer, Head};
 use super::body::Body;
 use super::caller::Caller;
+use super::chunks::{ChoiceWriter, ChunkSink, Chunks};
 use super::error::ApiError;
-use super::events::{self, EventWriter, Events};
 use super::field_names::FieldNames;
 use super::logprobs::{ChatLogprobs, TokenForm};
 use super::message::{ChatFinish, Message, MessageDelta};
-use super::service::{Service, unix_time_s};
+use super::service::Service;
 use super::streaming::{self, Streaming};
 use super::tools::Reading;
 use super::usage::Usage;
-use super::{common, conversation, request_id, sampling};
+use super::{common, conversation, events, request_id, sampling};
 
 pub(crate) async fn chat_completions(
     State(service): State<Arc<Service>>,
@@ -49,22 +48,23 @@ pub(crate) async fn chat_completions(
         None => asked.reading,
     };
     let form = Form {
-        head: asked.head,
         role: service.settings.response_role.clone(),
         echo: asked.echo,
         reading,
         token_form: service.settings.token_form(),
-        shows_cached: service.settings.enable_prompt_tokens_details,
     };
-    let usage = Usage::of_prompt(submitted.requests.iter().map(|request| request.num_prompt_tokens).sum());
+    let mut usage = submitted.usage().with_details(service.settings.enable_prompt_tokens_details);
+    let head = asked.head;
     if let Some(streaming) = asked.streaming {
-        let chunks = Chunks::new(form, streaming, usage, asked.params.n as usize);
+        let writer = Choices::new(form, asked.params.n as usize);
+        let chunks = Chunks { head, streaming, usage, writer };
         return Ok(events::response(submitted, chunks, service.settings.error_form));
     }
     let request = submitted.requests.pop().expect("one prompt, one request");
     let output = submitted.open.within(request.stream.finish()).await?;
-    submitted.open.generated(common::num_generated(&output));
-    Ok(Json(form.completion(output, usage)).into_response())
+    usage.whole(&output);
+    submitted.open.generated(usage.completion_tokens);
+    Ok(Json(form.completion(head, output, usage)).into_response())
 }
 
 /// What a request asks for.
@@ -101,27 +101,16 @@ impl Asked {
         let common = common::CommonFields::take(body)?;
         let id = request_id::of("chatcmpl", caller, common.request_id.clone());
         let object = if streaming.is_some() { "chat.completion.chunk" } else { "chat.completion" };
-        let head = Head { id, object, created: unix_time_s(), model };
+        let head = Head::new(id, object, model);
         let prompt = Prompt::Chat(chat);
         Ok(Self { head, prompt, params, names, max_tokens, reading, echo, streaming, common })
     }
 }
 
-/// The fields that the answer and all its chunks begin with.
-#[derive(Clone, Debug, Serialize)]
-struct Head {
-    id: String,
-    object: &'static str,
-    created: u64,
-    model: String,
-}
-
 #[derive(Debug, Serialize)]
 struct Completion {
     #[serde(flatten)]
-    head: Head,
-    choices: Vec<Choice>,
-    usage: Usage,
+    answer: Answer<Choice>,
     prompt_logprobs: Option<Vec<Option<Map<String, Value>>>>,
 }
 
@@ -134,16 +123,7 @@ struct Choice {
     stop_reason: Option<StopReason>,
 }
 
-/// A piece of a stream. Keys that say nothing are left out.
-#[derive(Debug, Serialize)]
-struct Chunk<'a> {
-    #[serde(flatten)]
-    head: &'a Head,
-    choices: &'a [ChunkChoice<'a>],
-    #[serde(skip_serializing_if = "Option::is_none")]
-    usage: Option<Usage>,
-}
-
+/// A choice of a chunk.
 #[derive(Debug, Serialize)]
 struct ChunkChoice<'a> {
     index: usize,
@@ -156,25 +136,18 @@ struct ChunkChoice<'a> {
 
 /// How answers are written.
 struct Form {
-    head: Head,
     role: String,
     echo: String,
     reading: Reading,
     token_form: TokenForm,
-    shows_cached: bool,
 }
 
 impl Form {
-    fn completion(self, output: RequestOutput, mut usage: Usage) -> Completion {
-        usage.generated(common::num_generated(&output));
-        if self.shows_cached {
-            usage.cached(output.num_cached_tokens.into());
-        }
+    fn completion(&self, head: Head, output: RequestOutput, usage: Usage) -> Completion {
+        let choices = output.outputs.into_iter().map(|one| self.choice(one)).collect();
         Completion {
-            choices: output.outputs.into_iter().map(|one| self.choice(one)).collect(),
-            usage,
+            answer: Answer { head, choices, usage },
             prompt_logprobs: output.prompt_logprobs.as_deref().map(common::prompt_logprobs),
-            head: self.head,
         }
     }
 
@@ -191,25 +164,34 @@ impl Form {
     }
 }
 
-/// Writes a stream.
-struct Chunks {
+/// Writes the choices of a stream.
+struct Choices {
     form: Form,
-    streaming: Streaming,
-    usage: Usage,
     /// What reads each choice, and whether its role was told.
     choices: Vec<(ChatParser, bool)>,
 }
 
-impl Chunks {
-    fn new(form: Form, streaming: Streaming, usage: Usage, num_choices: usize) -> Self {
+impl Choices {
+    fn new(form: Form, num_choices: usize) -> Self {
         let choices = (0..num_choices).map(|_| (ChatParser::new(form.reading.of_output()), false)).collect();
-        Self { form, streaming, usage, choices }
+        Self { form, choices }
+    }
+}
+
+impl ChoiceWriter for Choices {
+    const HAS_NULLS: bool = false;
+
+    /// The first chunk of a choice says who speaks, and what is shown of the message that is continued.
+    fn begin(&mut self, index: u32, chunks: &mut ChunkSink<'_>) {
+        let index = index as usize;
+        if !std::mem::replace(&mut self.choices[index].1, true) {
+            let delta = MessageDelta::first(&self.form.role, self.form.echo.clone());
+            chunks.send(ChunkChoice { index, delta, logprobs: None, finish_reason: None, stop_reason: None });
+        }
     }
 
-    fn delta(&mut self, delta: Delta, out: &mut Events) {
+    fn delta(&mut self, _place: usize, delta: Delta, chunks: &mut ChunkSink<'_>) {
         let index = delta.index as usize;
-        self.begin(index, out);
-        self.usage.generated(delta.token_ids.len() as u64);
         let parser = &mut self.choices[index].0;
         let mut said = parser.push(&delta.text);
         if delta.finish_reason.is_some() {
@@ -231,44 +213,7 @@ impl Chunks {
             let (finish_reason, stop_reason) =
                 end.map_or((None, None), |(finish, stop)| (Some(finish), stop));
             let logprobs = logprobs.take();
-            self.send(&[ChunkChoice { index, delta, logprobs, finish_reason, stop_reason }], out);
-        }
-    }
-
-    /// The first event of a choice says who speaks, and what is shown of the message that is continued.
-    fn begin(&mut self, index: usize, out: &mut Events) {
-        if std::mem::replace(&mut self.choices[index].1, true) {
-            return;
-        }
-        let delta = MessageDelta::first(&self.form.role, self.form.echo.clone());
-        self.send(
-            &[ChunkChoice { index, delta, logprobs: None, finish_reason: None, stop_reason: None }],
-            out,
-        );
-    }
-
-    fn send(&self, choices: &[ChunkChoice<'_>], out: &mut Events) {
-        let usage = Some(self.usage).filter(|_| self.streaming.continuous_usage);
-        out.data(&Chunk { head: &self.form.head, choices, usage });
-    }
-}
-
-impl EventWriter for Chunks {
-    fn write(&mut self, _place: usize, event: RequestEvent, out: &mut Events) -> Result<(), ApiError> {
-        match event {
-            RequestEvent::Delta(delta) => self.delta(delta, out),
-            RequestEvent::Finished(output) if self.form.shows_cached => {
-                self.usage.cached(output.num_cached_tokens.into());
-            }
-            RequestEvent::SoFar(_) | RequestEvent::Finished(_) => {}
-            RequestEvent::Failed(error) => return Err(error.into()),
-        }
-        Ok(())
-    }
-
-    fn end(&mut self, out: &mut Events) {
-        if self.streaming.include_usage {
-            out.data(&Chunk { head: &self.form.head, choices: &[], usage: Some(self.usage) });
+            chunks.send(ChunkChoice { index, delta, logprobs, finish_reason, stop_reason });
         }
     }
 }

@@ -1,6 +1,6 @@
 //! Fields and parts that both APIs have.
 
-use quire_engine::{OutputKind, Prompt, Request, RequestId, RequestOutput, SamplingParams, TokenLogprobs};
+use quire_engine::{OutputKind, Prompt, Request, RequestId, SamplingParams, TokenLogprobs};
 use serde_json::{Map, Value, json};
 
 use super::body::Body;
@@ -76,11 +76,6 @@ pub(crate) fn requests(
         cache_salt: common.cache_salt.clone(),
     };
     prompts.into_iter().enumerate().map(request).collect()
-}
-
-/// Tokens of all outputs.
-pub(crate) fn num_generated(output: &RequestOutput) -> u64 {
-    output.outputs.iter().map(|one| one.token_ids.len() as u64).sum()
 }
 
 /// `prompt_logprobs` as vLLM has them: for each token but the first, an object from token id to log-probability.

@@ -7,22 +7,23 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use futures_util::future::try_join_all;
 use quire_engine::{
-    CompletionOutput, Delta, FinishReason, Prompt, Request, RequestEvent, RequestOutput, SamplingParams,
-    StopReason, TokenLogprobs,
+    CompletionOutput, Delta, FinishReason, Prompt, Request, RequestOutput, SamplingParams, StopReason,
+    TokenLogprobs,
 };
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::answer::{Answer, Head};
 use super::body::Body;
 use super::caller::Caller;
+use super::chunks::{ChoiceWriter, ChunkSink, Chunks};
 use super::error::ApiError;
-use super::events::{self, EventWriter, Events};
 use super::field_names::FieldNames;
 use super::logprobs::{CompletionLogprobs, TokenForm};
-use super::service::{Service, unix_time_s};
+use super::service::{Service, num_tokens};
 use super::streaming::{self, Streaming};
 use super::usage::Usage;
-use super::{common, prompts, request_id, sampling};
+use super::{common, events, prompts, request_id, sampling};
 
 pub(crate) async fn completions(
     State(service): State<Arc<Service>>,
@@ -31,36 +32,31 @@ pub(crate) async fn completions(
 ) -> Result<Response, ApiError> {
     let asked = Asked::take(&service, &caller, &mut body)?;
     service.pass_over(&body, &caller)?;
-    let echoes = asked.echoes(&service).await?;
     let form = Form {
-        head: asked.head,
         num_outputs: asked.params.n as usize,
         token_form: service.settings.token_form(),
-        shows_cached: service.settings.enable_prompt_tokens_details,
-        echoes,
+        echoes: asked.echoes(&service).await?,
     };
     if asked.is_prompt_alone {
-        return prompt_alone(&service, form, asked.prompts, asked.params).await;
+        return prompt_alone(&service, form, asked).await;
     }
-    let requests =
-        common::requests(&form.head.id, asked.prompts, &asked.params, &asked.common, service.tenant(&caller));
+    let id = &asked.head.id;
+    let requests = common::requests(id, asked.prompts, &asked.params, &asked.common, service.tenant(&caller));
     let submitted = service.submit(&caller, requests, asked.max_tokens).await;
     let submitted = submitted.map_err(|error| asked.names.translate(error))?;
-    let num_prompt_tokens = submitted.requests.iter().map(|request| request.num_prompt_tokens).sum();
-    let usage = Usage::of_prompt(num_prompt_tokens);
-    match asked.streaming {
-        Some(streaming) => {
-            let chunks = Chunks::new(form, streaming, usage, submitted.requests.len());
-            Ok(events::response(submitted, chunks, service.settings.error_form))
-        }
-        None => {
-            let open = submitted.open;
-            let outputs = try_join_all(submitted.requests.into_iter().map(|request| request.stream.finish()));
-            let outputs = open.within(outputs).await?;
-            open.generated(outputs.iter().map(common::num_generated).sum());
-            Ok(Json(form.completion(outputs, usage)).into_response())
-        }
+    let mut usage = submitted.usage().with_details(service.settings.enable_prompt_tokens_details);
+    let head = asked.head;
+    if let Some(streaming) = asked.streaming {
+        let writer = Choices::new(form, submitted.requests.len());
+        let chunks = Chunks { head, streaming, usage, writer };
+        return Ok(events::response(submitted, chunks, service.settings.error_form));
     }
+    let open = submitted.open;
+    let outputs = try_join_all(submitted.requests.into_iter().map(|request| request.stream.finish()));
+    let outputs = open.within(outputs).await?;
+    outputs.iter().for_each(|output| usage.whole(output));
+    open.generated(usage.completion_tokens);
+    Ok(Json(Answer { head, choices: form.choices(&outputs), usage }).into_response())
 }
 
 /// What a request asks for.
@@ -106,7 +102,7 @@ impl Asked {
         }
         let common = common::CommonFields::take(body)?;
         let id = request_id::of("cmpl", caller, common.request_id.clone());
-        let head = Head { id, object: "text_completion", created: unix_time_s(), model };
+        let head = Head::new(id, "text_completion", model);
         Ok(Self { head, prompts, params, names, max_tokens, is_prompt_alone, echo, streaming, common })
     }
 
@@ -124,23 +120,6 @@ impl Asked {
     }
 }
 
-/// The fields that the answer and all its chunks begin with.
-#[derive(Clone, Debug, Serialize)]
-struct Head {
-    id: String,
-    object: &'static str,
-    created: u64,
-    model: String,
-}
-
-#[derive(Debug, Serialize)]
-struct Completion {
-    #[serde(flatten)]
-    head: Head,
-    choices: Vec<Choice>,
-    usage: Usage,
-}
-
 #[derive(Debug, Serialize)]
 struct Choice {
     index: usize,
@@ -151,15 +130,7 @@ struct Choice {
     prompt_logprobs: Option<Vec<Option<Map<String, Value>>>>,
 }
 
-/// A piece of a stream. All its keys are always there.
-#[derive(Debug, Serialize)]
-struct Chunk<'a> {
-    #[serde(flatten)]
-    head: &'a Head,
-    choices: &'a [ChunkChoice],
-    usage: Option<Usage>,
-}
-
+/// A choice of a chunk. All its keys are always there.
 #[derive(Debug, Serialize)]
 struct ChunkChoice {
     index: usize,
@@ -171,27 +142,20 @@ struct ChunkChoice {
 
 /// How outputs are written.
 struct Form {
-    head: Head,
     /// Outputs of each prompt.
     num_outputs: usize,
     token_form: TokenForm,
-    shows_cached: bool,
     echoes: Option<Vec<String>>,
 }
 
 impl Form {
-    fn completion(self, outputs: Vec<RequestOutput>, mut usage: Usage) -> Completion {
-        let mut choices = Vec::new();
-        for (place, output) in outputs.into_iter().enumerate() {
-            usage.generated(common::num_generated(&output));
-            if self.shows_cached {
-                usage.cached(output.num_cached_tokens.into());
-            }
+    fn choices(&self, outputs: &[RequestOutput]) -> Vec<Choice> {
+        let of_prompt = |(place, output): (usize, &RequestOutput)| {
             let prompt_logprobs = output.prompt_logprobs.as_deref();
-            let of_prompt = |one| self.choice(place, one, prompt_logprobs);
-            choices.extend(output.outputs.iter().map(of_prompt));
-        }
-        Completion { head: self.head, choices, usage }
+            let choices = output.outputs.iter().map(|one| self.choice(place, one, prompt_logprobs));
+            choices.collect::<Vec<_>>()
+        };
+        outputs.iter().enumerate().flat_map(of_prompt).collect()
     }
 
     fn choice(
@@ -200,7 +164,7 @@ impl Form {
         output: &CompletionOutput,
         prompt_logprobs: Option<&[Option<TokenLogprobs>]>,
     ) -> Choice {
-        let echo = self.echoes.as_ref().map(|echoes| echoes[place].as_str()).unwrap_or_default();
+        let echo = self.echo(place);
         let logprobs = output.logprobs.as_deref().map(|tokens| {
             let mut logprobs = CompletionLogprobs::default();
             let echoed = prompt_logprobs.filter(|_| self.echoes.is_some());
@@ -216,6 +180,11 @@ impl Form {
             stop_reason: output.stop_reason.clone(),
             prompt_logprobs: prompt_logprobs.map(common::prompt_logprobs),
         }
+    }
+
+    /// What the outputs of a prompt begin with.
+    fn echo(&self, place: usize) -> &str {
+        self.echoes.as_ref().map(|echoes| echoes[place].as_str()).unwrap_or_default()
     }
 }
 
@@ -245,24 +214,16 @@ fn push_all(
 }
 
 /// The prompt as it was read, and no token more.
-async fn prompt_alone(
-    service: &Service,
-    form: Form,
-    prompts: Vec<Prompt>,
-    params: SamplingParams,
-) -> Result<Response, ApiError> {
-    let counts = prompts.into_iter().map(async |prompt| {
-        let params =
-            SamplingParams { logprobs: None, prompt_logprobs: None, max_tokens: Some(1), ..params.clone() };
-        let request = service.engine.check(Request::new(prompt, params)).await?;
-        Ok::<_, ApiError>(match request.prompt {
-            Prompt::TokenIds(token_ids) => token_ids.len() as u64,
-            _ => 0,
-        })
+async fn prompt_alone(service: &Service, form: Form, asked: Asked) -> Result<Response, ApiError> {
+    let params =
+        SamplingParams { logprobs: None, prompt_logprobs: None, max_tokens: Some(1), ..asked.params };
+    let counts = asked.prompts.into_iter().map(async |prompt| {
+        let request = service.engine.check(Request::new(prompt, params.clone())).await?;
+        Ok::<_, ApiError>(num_tokens(&request.prompt))
     });
     let counts = try_join_all(counts).await?;
-    let choices = form.echoes.iter().flatten().flat_map(|text| std::iter::repeat_n(text, form.num_outputs));
-    let choices = choices.enumerate().map(|(index, text)| Choice {
+    let texts = form.echoes.iter().flatten().flat_map(|text| std::iter::repeat_n(text, form.num_outputs));
+    let choices = texts.enumerate().map(|(index, text)| Choice {
         index,
         text: text.clone(),
         logprobs: None,
@@ -270,41 +231,35 @@ async fn prompt_alone(
         stop_reason: None,
         prompt_logprobs: None,
     });
-    let completion = Completion {
-        choices: choices.collect(),
-        head: form.head,
-        usage: Usage::of_prompt(counts.iter().sum()),
-    };
-    Ok(Json(completion).into_response())
+    let choices = choices.collect();
+    let usage = Usage::of_prompt(counts.iter().sum());
+    Ok(Json(Answer { head: asked.head, choices, usage }).into_response())
 }
 
-/// Writes a stream.
-struct Chunks {
+/// Writes the choices of a stream.
+struct Choices {
     form: Form,
-    streaming: Streaming,
-    usage: Usage,
     /// Where the next token of each choice stands in its text; none before its first event.
     offsets: Vec<Option<usize>>,
 }
 
-impl Chunks {
-    fn new(form: Form, streaming: Streaming, usage: Usage, num_prompts: usize) -> Self {
-        let offsets = vec![None; num_prompts * form.num_outputs];
-        Self { form, streaming, usage, offsets }
+impl Choices {
+    fn new(form: Form, num_prompts: usize) -> Self {
+        Self { offsets: vec![None; num_prompts * form.num_outputs], form }
     }
+}
 
-    fn delta(&mut self, place: usize, delta: Delta, out: &mut Events) {
-        self.usage.generated(delta.token_ids.len() as u64);
+impl ChoiceWriter for Choices {
+    const HAS_NULLS: bool = true;
+
+    fn delta(&mut self, place: usize, delta: Delta, chunks: &mut ChunkSink<'_>) {
         let index = place * self.form.num_outputs + delta.index as usize;
         let mut text = delta.text;
-        let start = match self.offsets[index] {
-            Some(offset) => offset,
-            None => {
-                let echo = self.form.echoes.as_ref().map(|echoes| echoes[place].as_str()).unwrap_or_default();
-                text.insert_str(0, echo);
-                echo.chars().count()
-            }
-        };
+        let start = self.offsets[index].unwrap_or_else(|| {
+            let echo = self.form.echo(place);
+            text.insert_str(0, echo);
+            echo.chars().count()
+        });
         let mut end = start;
         let logprobs = delta.logprobs.map(|tokens| {
             let mut logprobs = CompletionLogprobs::default();
@@ -316,31 +271,6 @@ impl Chunks {
             return;
         }
         let (finish_reason, stop_reason) = (delta.finish_reason, delta.stop_reason);
-        self.send(&[ChunkChoice { index, text, logprobs, finish_reason, stop_reason }], out);
-    }
-
-    fn send(&self, choices: &[ChunkChoice], out: &mut Events) {
-        let usage = Some(self.usage).filter(|_| self.streaming.continuous_usage);
-        out.data(&Chunk { head: &self.form.head, choices, usage });
-    }
-}
-
-impl EventWriter for Chunks {
-    fn write(&mut self, place: usize, event: RequestEvent, out: &mut Events) -> Result<(), ApiError> {
-        match event {
-            RequestEvent::Delta(delta) => self.delta(place, delta, out),
-            RequestEvent::Finished(output) if self.form.shows_cached => {
-                self.usage.cached(output.num_cached_tokens.into());
-            }
-            RequestEvent::SoFar(_) | RequestEvent::Finished(_) => {}
-            RequestEvent::Failed(error) => return Err(error.into()),
-        }
-        Ok(())
-    }
-
-    fn end(&mut self, out: &mut Events) {
-        if self.streaming.include_usage {
-            out.data(&Chunk { head: &self.form.head, choices: &[], usage: Some(self.usage) });
-        }
+        chunks.send(ChunkChoice { index, text, logprobs, finish_reason, stop_reason });
     }
 }

@@ -1,14 +1,16 @@
 //! The HTTP server: OpenAI's API as vLLM serves it.
 //!
 //! A request's way: [`routes`] → [`body`] (a JSON object) → `completions` or `chat` (what is asked for; everything a
-//! client can get wrong is refused here) → [`service`] (checked as a whole, then queued) → the engine → one JSON object,
-//! or [`events`] as they come. A dropped connection drops the streams of its requests, which gives them up.
+//! client can get wrong is refused here) → [`service`] (checked as a whole, then queued) → the engine → one JSON object
+//! ([`answer`]), or [`events`] as they come ([`chunks`]). A dropped connection drops the streams of its requests, which gives them up.
 
+mod answer;
 mod answers;
 mod auth;
 mod body;
 mod caller;
 mod chat;
+mod chunks;
 mod common;
 mod completions;
 mod conversation;

@@ -16,6 +16,7 @@ use super::lifecycle::{Lifecycle, OpenRequest};
 use super::limits::{KeyGuard, KeyUse};
 use super::pace::Pace;
 use super::settings::HttpSettings;
+use super::usage::Usage;
 use super::watchdog::Watchdog;
 
 /// The state behind the routes.
@@ -48,6 +49,13 @@ pub(crate) struct OpenAnswer {
     _open: OpenRequest,
     key: KeyGuard,
     deadline: Option<(Instant, Duration)>,
+}
+
+impl Submitted {
+    /// What their prompts cost.
+    pub(crate) fn usage(&self) -> Usage {
+        Usage::of_prompt(self.requests.iter().map(|request| request.num_prompt_tokens).sum())
+    }
 }
 
 impl OpenAnswer {
@@ -211,7 +219,8 @@ fn end_of(prompt: &Prompt) -> Vec<u32> {
     }
 }
 
-fn num_tokens(prompt: &Prompt) -> u64 {
+/// Tokens of a prompt that was checked.
+pub(crate) fn num_tokens(prompt: &Prompt) -> u64 {
     match prompt {
         Prompt::TokenIds(token_ids) => token_ids.len() as u64,
         Prompt::Text(_) | Prompt::Chat(_) => 0,
