@@ -1,8 +1,9 @@
 """Clients that misbehave: python faults.py URL PID [SECONDS].
 
 Puts them on a server of this host, whose process is PID, and checks what must hold afterwards: nothing runs, waits or holds
-a block, each request is counted once, the memory is back and the server is well. The server is to have been started with
-`--max-num-waiting 64 --write-timeout 5` or so. Nothing but Python is needed.
+a block, each request is counted once, the memory is back and the server is well. All is done twice, since the first time takes
+memory that stays: blocks of the KV pool that nobody had used before. The server is to have been started with
+`--max-num-waiting 64 --write-timeout 5 --num-gpu-blocks-override 128` or so. Nothing but Python is needed.
 """
 
 import http.client
@@ -29,19 +30,19 @@ def connect(timeout=PATIENCE):
     return socket.create_connection((HOST, PORT), timeout=timeout)
 
 
-def head(length, path=PATH, more=""):
+def head(length, path=PATH):
     return (
-        f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n{more}Content-Length: {length}\r\n\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Type: application/json\r\n"
+        f"Content-Length: {length}\r\n\r\n"
     ).encode()
 
 
 def exchange(data):
-    """What comes back until the server closes, or says no more."""
+    """What comes back until the server closes. This end stays open meanwhile: who closes it has left, and gets nothing."""
     with connect() as stream:
         answer = b""
         try:
             stream.sendall(data)
-            stream.shutdown(socket.SHUT_WR)
         except OSError:
             pass
         try:
@@ -101,8 +102,7 @@ def becomes_idle(within=60):
 
 def killed_clients():
     """Clients that leave at random moments, beside some that stay."""
-    random.seed(7)
-    ended = time.monotonic() + SECONDS
+    ended = time.monotonic() + SECONDS / 2
     counts = {"sent": 0, "left": 0, "answered": 0, "refused": 0}
     failures, lock = [], threading.Lock()
 
@@ -120,7 +120,7 @@ def killed_clients():
             count("sent")
             try:
                 with connect() as stream:
-                    data = head(len(body), more="Connection: close\r\n") + body
+                    data = head(len(body)) + body
                     if chance.random() < 0.1:
                         # Gone before all was sent.
                         stream.sendall(data[: chance.randrange(len(data))])
@@ -167,6 +167,8 @@ def stalled_readers():
         stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         stream.sendall(head(len(body)) + body)
         streams.append(stream)
+    while check_laws(metrics())[0] == 0:
+        time.sleep(0.01)
     assert ask("/health")[0] == 200
     seconds = becomes_idle(PATIENCE)
     for stream in streams:
@@ -277,32 +279,40 @@ def end_in_mid_load():
     return f"{len(complete)} answered whole, {len(answers) - len(complete)} refused, all over {seconds:.1f} s after it"
 
 
+CHECKS = [killed_clients, stalled_readers, large_bodies, odd_bodies, odd_heads, slow_clients]
+
+
+def run(check, *then):
+    """Whether a check has passed; it is told either way."""
+    started = time.monotonic()
+    try:
+        said = check()
+        for one in then:
+            one()
+        print(f"ok {check.__name__} ({time.monotonic() - started:.1f} s): {said}", flush=True)
+        return True
+    except Exception as error:
+        print(f"FAILED {check.__name__}: {type(error).__name__}: {error}", flush=True)
+        return False
+
+
+def is_well():
+    becomes_idle()
+    assert ask("/health")[0] == 200 and ask("/health/ready")[0] == 200
+
+
 def main():
     for _ in range(4):
         assert ask(PATH, {"prompt": "warm", "max_tokens": 8})[0] == 200
-    before = resident_mib()
-    failed = 0
-    for check in [killed_clients, stalled_readers, large_bodies, odd_bodies, odd_heads, slow_clients]:
-        started = time.monotonic()
-        try:
-            said = check()
-            seconds = becomes_idle()
-            assert ask("/health")[0] == 200 and ask("/health/ready")[0] == 200
-            print(f"ok {check.__name__} ({time.monotonic() - started:.1f} s): {said}; idle within {seconds:.2f} s", flush=True)
-        except Exception as error:
-            failed += 1
-            print(f"FAILED {check.__name__}: {type(error).__name__}: {error}", flush=True)
-    after = resident_mib()
-    print(f"memory: {before:.0f} MiB before, {after:.0f} MiB after", flush=True)
-    if after > before + 64:
-        failed += 1
-        print("FAILED: the memory has not come back")
-    try:
-        print(f"ok end_in_mid_load: {end_in_mid_load()}")
-    except Exception as error:
-        failed += 1
-        print(f"FAILED end_in_mid_load: {type(error).__name__}: {error}")
-    sys.exit(min(failed, 1))
+    passed, resident = [], [resident_mib()]
+    for _ in range(2):
+        passed += [run(check, is_well) for check in CHECKS]
+        resident.append(resident_mib())
+    print(f"memory: {', '.join(f'{mib:.0f}' for mib in resident)} MiB at first and after each round", flush=True)
+    passed.append(resident[2] < resident[1] + 32)
+    passed.append(run(end_in_mid_load))
+    print(f"{sum(passed)} of {len(passed)} passed")
+    sys.exit(0 if all(passed) else 1)
 
 
 main()

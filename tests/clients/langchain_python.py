@@ -1,13 +1,16 @@
 """LangChain's client of OpenAI's API against a server: python langchain_python.py URL."""
 
 import sys
+import time
 from importlib.metadata import version
+from typing import Literal
 
 import httpx
 import openai
 from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langchain_core.tools import tool
 from langchain_openai import ChatOpenAI, OpenAI
+from pydantic import BaseModel
 
 URL = sys.argv[1].rstrip("/")
 MODEL = httpx.get(f"{URL}/v1/models").json()["data"][0]["id"]
@@ -68,6 +71,28 @@ def tools():
     assert isinstance(model.invoke(past).content, str)
 
 
+class City(BaseModel):
+    """A city."""
+
+    name: Literal["Rome", "Oslo"]
+
+
+def structured_output():
+    for method in ["json_schema", "function_calling"]:
+        model = ChatOpenAI(**COMMON, temperature=0, max_tokens=150).with_structured_output(City, method=method)
+        assert model.invoke("Name a city.").name in ("Rome", "Oslo"), method
+
+
+def cancellation():
+    stream = chat_model(max_tokens=400).stream("Hi")
+    next(stream)
+    stream.close()
+    started = time.monotonic()
+    while httpx.get(f"{URL}/v1/effective").json()["stats"]["num_running"]:
+        assert time.monotonic() - started < 10, "it runs still"
+        time.sleep(0.05)
+
+
 def errors():
     try:
         chat_model(top_p=0.0).invoke("Hi")
@@ -78,7 +103,7 @@ def errors():
 
 
 failed = 0
-checks = [invoke, stream, batch, logprobs, completions, tools, errors]
+checks = [invoke, stream, batch, logprobs, completions, tools, structured_output, errors, cancellation]
 for check in checks:
     try:
         check()

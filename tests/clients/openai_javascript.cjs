@@ -93,6 +93,35 @@ const checks = {
     }
   },
 
+  async logprobs() {
+    const answer = await client.chat.completions.create({ model, messages, max_tokens: 3, logprobs: true, top_logprobs: 2, ...full });
+    const { content } = answer.choices[0].logprobs;
+    assert.deepEqual(content.map((one) => one.top_logprobs.length), [2, 2, 2]);
+    assert.ok(content.every((one) => one.logprob <= 0 && Array.isArray(one.bytes)));
+  },
+
+  async formats() {
+    const properties = { city: { type: "string", enum: ["Rome", "Oslo"] } };
+    const schema = { type: "object", properties, required: ["city"], additionalProperties: false };
+    const response_format = { type: "json_schema", json_schema: { name: "x", strict: true, schema } };
+    const body = { model, messages, max_tokens: 100, temperature: 0, response_format };
+    const parsed = (await client.chat.completions.parse(body)).choices[0].message.parsed;
+    assert.ok(["Rome", "Oslo"].includes(parsed.city), JSON.stringify(parsed));
+    const broken = { type: "json_schema", json_schema: { name: "x", schema: { type: 5 } } };
+    await refused(OpenAI.BadRequestError, "response_format", client.chat.completions.create({ ...body, response_format: broken }));
+  },
+
+  async required_call() {
+    const properties = { city: { type: "string", enum: ["Rome", "Oslo"] } };
+    const parameters = { type: "object", properties, required: ["city"], additionalProperties: false };
+    const tools = [{ type: "function", function: { name: "weather", parameters } }];
+    const body = { model, messages, max_tokens: 150, temperature: 0, tools, tool_choice: "required", parallel_tool_calls: false };
+    const stream = client.chat.completions.stream(body);
+    const { finish_reason, message } = (await stream.finalChatCompletion()).choices[0];
+    assert.equal(finish_reason, "tool_calls");
+    assert.ok(["Rome", "Oslo"].includes(JSON.parse(message.tool_calls[0].function.arguments).city));
+  },
+
   async cancellation() {
     const body = { model, prompt: "abc", max_tokens: 400, ...full };
     const stream = await client.completions.create({ ...body, stream: true });

@@ -8,9 +8,11 @@ import json
 import sys
 import time
 import urllib.request
+from typing import Literal
 
 import openai
 from openai import OpenAI
+from pydantic import BaseModel
 
 URL = sys.argv[1].rstrip("/")
 HELLO = [{"role": "user", "content": "Hi"}]
@@ -270,13 +272,30 @@ def response_formats():
     client.chat.completions.create(model=MODEL, messages=HELLO, max_tokens=2, response_format=text)
 
 
-def structured_output_is_built():
-    try:
-        client.completions.create(model=MODEL, prompt="a", max_tokens=4, extra_body={"guided_choice": ["a"]})
-    except openai.InternalServerError as error:
-        assert error.status_code == 501, error
-        return False
-    return True
+class City(BaseModel):
+    """With values that leave the model no way to go on for ever."""
+
+    name: Literal["Rome", "Oslo"]
+
+
+def parsed():
+    answer = client.chat.completions.parse(
+        model=MODEL, messages=HELLO, max_tokens=100, temperature=0, response_format=City
+    )
+    assert answer.choices[0].message.parsed.name in ("Rome", "Oslo"), answer
+
+
+def required_calls():
+    for tool_choice, finish_reason in [
+        ("required", "tool_calls"), ({"type": "function", "function": {"name": "City"}}, "stop"),
+    ]:
+        choice = client.chat.completions.create(
+            model=MODEL, messages=HELLO, max_tokens=150, temperature=0, tools=[openai.pydantic_function_tool(City)],
+            tool_choice=tool_choice, parallel_tool_calls=False,
+        ).choices[0]
+        (call,) = choice.message.tool_calls
+        assert City.model_validate_json(call.function.arguments) and call.function.name == "City", call
+        assert choice.finish_reason == finish_reason, choice
 
 
 # Outputs have the length that was asked for, whatever the model says.
@@ -284,11 +303,8 @@ FULL = {"ignore_eos": True}
 
 checks = [
     models, completions, completion_logprobs, chat, seeds, streams, chat_streams, stops, errors, tools, cancellation,
+    response_formats, parsed, forced_call, required_calls,
 ]
-if structured_output_is_built():
-    checks += [response_formats, forced_call]
-else:
-    print("skipped: response_formats and forced_call, structured output is not built")
 failed = 0
 for check in checks:
     try:
