@@ -80,6 +80,7 @@ impl FromRequest<Arc<Service>> for Body {
 
     async fn from_request(request: Request, service: &Arc<Service>) -> Result<Self, ApiError> {
         check_content_type(&request)?;
+        check_length(&request, service.settings.max_body_bytes)?;
         let timeout = service.settings.body_timeout;
         let read = tokio::time::timeout(timeout, Bytes::from_request(request, service)).await;
         let bytes = read.map_err(|_| {
@@ -98,6 +99,18 @@ fn unreadable(status: StatusCode, why: String) -> ApiError {
         _ => why,
     };
     ApiError::new(status, message)
+}
+
+/// A body that says that it is too large is not waited for.
+fn check_length(request: &Request, max_body_bytes: usize) -> Result<(), ApiError> {
+    let given = request.headers().get(header::CONTENT_LENGTH);
+    let length = given.and_then(|given| given.to_str().ok()?.parse::<u64>().ok());
+    match length {
+        Some(length) if length > max_body_bytes as u64 => {
+            Err(unreadable(StatusCode::PAYLOAD_TOO_LARGE, String::new()))
+        }
+        _ => Ok(()),
+    }
 }
 
 fn check_content_type(request: &Request) -> Result<(), ApiError> {

@@ -5,7 +5,6 @@
 //! ([`answer`]), or [`events`] as they come ([`chunks`]). A dropped connection drops the streams of its requests, which gives them up.
 
 mod answer;
-mod answers;
 mod auth;
 mod body;
 mod caller;
@@ -29,6 +28,7 @@ mod metrics;
 mod pace;
 mod prompts;
 mod request_id;
+mod response_counts;
 pub(crate) mod routes;
 mod sampling;
 mod server;

@@ -7,16 +7,16 @@ use parking_lot::Mutex;
 
 /// Answers whose head was written, by status. A client that leaves before that has none.
 #[derive(Debug, Default)]
-pub(crate) struct Answers(Mutex<BTreeMap<StatusCode, u64>>);
+pub(crate) struct ResponseCounts(Mutex<BTreeMap<StatusCode, u64>>);
 
-impl Answers {
+impl ResponseCounts {
     /// Counts one.
     pub(crate) fn note(&self, status: StatusCode) {
         *self.0.lock().entry(status).or_default() += 1;
     }
 
     /// All that were counted.
-    pub(crate) fn counts(&self) -> BTreeMap<StatusCode, u64> {
+    pub(crate) fn all(&self) -> BTreeMap<StatusCode, u64> {
         self.0.lock().clone()
     }
 }

@@ -88,6 +88,6 @@ async fn not_built(uri: Uri) -> ApiError {
 /// Writes the bodies of errors, and counts all answers.
 async fn finish(State(service): State<Arc<Service>>, request: Request, next: Next) -> Response {
     let response = error::finish(service.settings.error_form, next.run(request).await);
-    service.answers.note(response.status());
+    service.responses.note(response.status());
     response
 }

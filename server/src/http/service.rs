@@ -8,13 +8,13 @@ use axum::http::StatusCode;
 use parking_lot::Mutex;
 use quire_engine::{EngineClient, Prompt, Request, RequestStream};
 
-use super::answers::Answers;
 use super::body::Body;
 use super::caller::Caller;
 use super::error::ApiError;
 use super::lifecycle::{Lifecycle, OpenRequest};
 use super::limits::{KeyGuard, KeyUse};
 use super::pace::Pace;
+use super::response_counts::ResponseCounts;
 use super::settings::HttpSettings;
 use super::usage::Usage;
 use super::watchdog::Watchdog;
@@ -27,7 +27,7 @@ pub(crate) struct Service {
     pub(crate) started_s: u64,
     pub(crate) watchdog: Watchdog,
     pub(crate) pace: Pace,
-    pub(crate) answers: Answers,
+    pub(crate) responses: ResponseCounts,
     keys: KeyUse,
     /// Fields without effect that were warned of already.
     warned: Mutex<BTreeSet<String>>,
@@ -113,7 +113,7 @@ impl Service {
             started_s: unix_time_s(),
             watchdog: Watchdog::new(step_deadline),
             pace: Pace::default(),
-            answers: Answers::default(),
+            responses: ResponseCounts::default(),
             keys,
             warned: Mutex::default(),
         }

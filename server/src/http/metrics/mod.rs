@@ -29,7 +29,7 @@ pub(crate) async fn metrics(State(service): State<Arc<Service>>) -> impl IntoRes
     let max_tokens = service.engine.model().max_model_len as f64;
     times(&mut text, &stats);
     sizes(&mut text, &stats, max_tokens);
-    answers(&mut text, &service);
+    responses(&mut text, &service);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text.into_text())
 }
 
@@ -57,8 +57,8 @@ fn queues(text: &mut Exposition, stats: &EngineStats) {
 }
 
 /// Those that were refused are here alone: the engine has not taken them in.
-fn answers(text: &mut Exposition, service: &Service) {
-    let counts = service.answers.counts();
+fn responses(text: &mut Exposition, service: &Service) {
+    let counts = service.responses.all();
     let counts: Vec<_> = counts.iter().map(|(status, num)| (status.as_str(), *num as f64)).collect();
     text.labelled("http_responses_total", "counter", "Answers, by their status.", "status", &counts);
 }

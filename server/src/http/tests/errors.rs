@@ -94,6 +94,12 @@ async fn a_body_that_is_too_large_is_refused() {
         body["error"]["message"].as_str().is_some_and(|message| message.contains("max-body-bytes")),
         "{body}"
     );
+    // One that says so is not waited for.
+    let never = Body::from_stream(futures_util::stream::pending::<Result<Vec<u8>, std::io::Error>>());
+    let mut request = post(PATH, never);
+    request.headers_mut().insert(header::CONTENT_LENGTH, (1u64 << 30).into());
+    let answer = tokio::time::timeout(Duration::from_secs(10), rig.send(request)).await;
+    assert_eq!(answer.expect("at once").status(), StatusCode::PAYLOAD_TOO_LARGE);
     rig.check_alive().await;
 }
 
