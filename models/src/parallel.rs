@@ -1,15 +1,16 @@
-//! Work on large tensors, spread over the cores while loading.
+//! Work that takes a while, spread over the cores while loading.
 
+use std::panic::resume_unwind;
 use std::sync::Mutex;
 
 /// Below this there is nothing to gain from starting threads.
 const MIN_BYTES: usize = 1 << 20;
 
-/// Calls `work` with every chunk of `num_bytes` (the last may be shorter) and its number. Chunks are
+/// Calls `work` with every chunk of `len` elements (the last may be shorter) and its number. Chunks are
 /// handed out one by one, so a slow core holds up nobody; the result does not depend on who does what.
-pub(crate) fn for_each_chunk(data: &mut [u8], num_bytes: usize, work: impl Fn(usize, &mut [u8]) + Sync) {
-    let large = data.len() >= MIN_BYTES;
-    let chunks = data.chunks_mut(num_bytes).enumerate();
+pub(crate) fn for_each_chunk<T: Send>(data: &mut [T], len: usize, work: impl Fn(usize, &mut [T]) + Sync) {
+    let large = size_of_val(data) >= MIN_BYTES;
+    let chunks = data.chunks_mut(len).enumerate();
     if !large {
         chunks.for_each(|(at, chunk)| work(at, chunk));
         return;
@@ -28,4 +29,13 @@ pub(crate) fn for_each_chunk(data: &mut [u8], num_bytes: usize, work: impl Fn(us
             });
         }
     });
+}
+
+/// Does two things at the same time.
+pub(crate) fn both<A: Send, B>(first: impl FnOnce() -> A + Send, second: impl FnOnce() -> B) -> (A, B) {
+    std::thread::scope(|scope| {
+        let first = scope.spawn(first);
+        let second = second();
+        (first.join().unwrap_or_else(|panic| resume_unwind(panic)), second)
+    })
 }

@@ -7,6 +7,10 @@ use quire_kernels::{DType, Kernels, RopeStyle, RopeTable};
 
 use crate::config::{ModelConfig, RopeConfig, RopeScaling};
 use crate::error::Result;
+use crate::parallel;
+
+/// Positions that a thread works out in one go.
+const ROWS: usize = 256;
 
 /// The tables of a model: layers with a window may have their own.
 #[derive(Debug)]
@@ -56,30 +60,29 @@ pub fn rope_table(kernels: &Kernels, rope: &RopeConfig, max_positions: usize) ->
 /// that the last positions of a long context are as exact as the first.
 pub fn rope_values(rope: &RopeConfig, max_positions: usize) -> Vec<f32> {
     let magnitude = magnitude(rope);
-    let mut values = Vec::with_capacity(max_positions * rope.rotary_dim);
-    let mut push = |position: usize, frequencies: &[f64]| {
-        let row = values.len();
-        values.resize(row + 2 * frequencies.len(), 0.0);
-        let (cosines, sines) = values[row..].split_at_mut(frequencies.len());
-        for ((cos_out, sin_out), frequency) in cosines.iter_mut().zip(sines).zip(frequencies) {
-            // Both at once: they share the reduction of the angle.
-            let (sin, cos) = (position as f64 * frequency).sin_cos();
-            (*cos_out, *sin_out) = ((magnitude * cos) as f32, (magnitude * sin) as f32);
+    let (all, row_len) = (frequencies(rope, max_positions), 2 * (rope.rotary_dim / 2));
+    let mut values = vec![0.0; max_positions * row_len];
+    let grown = |position: usize| match rope.scaling {
+        RopeScaling::Dynamic { factor, original_max_position } if position >= original_max_position => {
+            Some(grown(rope, factor, original_max_position, position + 1))
         }
+        _ => None,
     };
-    let frequencies = frequencies(rope, max_positions);
-    match rope.scaling {
-        RopeScaling::Dynamic { factor, original_max_position } => {
-            for position in 0..max_positions {
-                match position < original_max_position {
-                    true => push(position, &frequencies),
-                    false => push(position, &grown(rope, factor, original_max_position, position + 1)),
-                }
-            }
+    parallel::for_each_chunk(&mut values, ROWS * row_len.max(1), |at, rows| {
+        for (row, position) in rows.chunks_exact_mut(row_len).zip(at * ROWS..) {
+            write_row(row, position, magnitude, grown(position).as_deref().unwrap_or(&all));
         }
-        _ => (0..max_positions).for_each(|position| push(position, &frequencies)),
-    }
+    });
     values
+}
+
+fn write_row(row: &mut [f32], position: usize, magnitude: f64, frequencies: &[f64]) {
+    let (cosines, sines) = row.split_at_mut(frequencies.len());
+    for ((cos_out, sin_out), frequency) in cosines.iter_mut().zip(sines).zip(frequencies) {
+        // Both at once: they share the reduction of the angle.
+        let (sin, cos) = (position as f64 * frequency).sin_cos();
+        (*cos_out, *sin_out) = ((magnitude * cos) as f32, (magnitude * sin) as f32);
+    }
 }
 
 /// What cosines and sines are multiplied with, so that attention over long contexts stays as sharp.

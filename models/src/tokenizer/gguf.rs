@@ -11,8 +11,9 @@ use tokenizers::{AddedToken, NormalizerWrapper};
 use super::pre_tokenizer::Family;
 use super::sentence_piece::{self, Pieces};
 use super::{NamedTokens, Tokenizer, TokenizerError, refuse, word_piece};
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::gguf::{Gguf, Metadata};
+use crate::parallel;
 
 const MODEL: &str = "tokenizer.ggml.model";
 const PRE: &str = "tokenizer.ggml.pre";
@@ -28,32 +29,28 @@ const UNKNOWN: i64 = 2;
 const CONTROL: i64 = 3;
 const USER_DEFINED: i64 = 4;
 
-pub(super) fn open(file: &Gguf) -> Result<Tokenizer> {
+/// Opens as much as can be opened, with everything that is wrong.
+pub(super) fn survey(file: &Gguf, errors: &mut Vec<Error>) -> Option<Tokenizer> {
+    let before = errors.len();
     let reader = Reader { file, metadata: file.metadata() };
-    let refuse = |source| refuse(file.path(), source);
-    let tokens = reader.strings(TOKENS)?;
-    let types = reader.types(tokens.len())?;
-    let named = reader.named_tokens(&tokens)?;
-    let built = match reader.string(MODEL)?.ok_or_else(|| reader.missing(MODEL))? {
-        "gpt2" => {
-            let family = Family::named(reader.string(PRE)?.unwrap_or("default")).map_err(refuse)?;
-            let merges = reader.merges(&tokens)?;
-            Built {
-                inner: build_bpe(&tokens, merges, family).map_err(refuse)?,
-                texts: tokens.iter().map(|token| Cow::Borrowed(*token)).collect(),
-                adds_bos: family.adds_bos,
-                adds_eos: false,
-            }
-        }
-        "llama" => reader.sentence_piece(&tokens, &named)?,
-        "bert" => reader.word_piece(&tokens, &types, &named)?,
-        other => return Err(refuse(TokenizerError::Model { given: other.to_owned() })),
-    };
-    let Built { mut inner, texts, adds_bos, adds_eos } = built;
-    let frame = reader.frame(adds_bos, adds_eos, &named)?;
-    let added = added_tokens(&texts, &types);
-    complete(&mut inner, added, frame).map_err(refuse)?;
-    Ok(Tokenizer::new(inner, named))
+    let (flags, tokens) = (reader.flags(errors), told(errors, reader.strings(TOKENS))?);
+    let types = told(errors, reader.types(tokens.len()));
+    let named = reader.named_tokens(&tokens, errors);
+    let types = types.unwrap_or_else(|| vec![NORMAL; tokens.len()]);
+    // Merges are sound or not whatever types and roles there are.
+    let is_sound = errors.len() == before;
+    if !is_sound && !matches!(reader.string(MODEL), Ok(Some("gpt2"))) {
+        return None;
+    }
+    let built = told(errors, reader.build(&tokens, &types, &named))?;
+    let completed = complete(built, &types, flags, &named).map_err(|source| refuse(file.path(), source));
+    let inner = told(errors, completed)?;
+    is_sound.then(|| Tokenizer::of_list(inner, named, tokens.len()))
+}
+
+/// The value, or what is wrong taken in.
+fn told<T>(errors: &mut Vec<Error>, read: Result<T>) -> Option<T> {
+    read.map_err(|error| errors.push(error)).ok()
 }
 
 /// A tokenizer without special tokens, and what is needed to give it those.
@@ -66,19 +63,25 @@ struct Built<'a> {
     adds_eos: bool,
 }
 
+/// What the file says of a frame around a text.
+struct Flags {
+    adds_bos: Option<bool>,
+    adds_eos: Option<bool>,
+}
+
 /// What goes around a text.
 struct Frame<'a> {
     front: Option<&'a str>,
     back: Option<&'a str>,
 }
 
-fn build_bpe(
-    tokens: &[&str],
-    merges: Merges,
-    family: Family,
-) -> Result<tokenizers::Tokenizer, TokenizerError> {
+fn vocab(tokens: &[&str]) -> Vocab {
     let mut vocab = Vocab::with_capacity(tokens.len());
     vocab.extend(tokens.iter().zip(0..).map(|(token, id)| ((*token).to_owned(), id)));
+    vocab
+}
+
+fn build_bpe(vocab: Vocab, merges: Merges, family: Family) -> Result<tokenizers::Tokenizer, TokenizerError> {
     let model = BPE::builder()
         .vocab_and_merges(vocab, merges)
         .ignore_merges(family.ignores_merges)
@@ -102,15 +105,21 @@ fn added_tokens(tokens: &[Cow<'_, str>], types: &[i64]) -> Vec<AddedToken> {
 }
 
 fn complete(
-    inner: &mut tokenizers::Tokenizer,
-    added: Vec<AddedToken>,
-    frame: Frame<'_>,
-) -> Result<(), TokenizerError> {
-    inner.add_tokens(added).map_err(TokenizerError::Build)?;
-    if let Some(processor) = frame.processor(inner)? {
+    built: Built<'_>,
+    types: &[i64],
+    flags: Flags,
+    named: &NamedTokens,
+) -> Result<tokenizers::Tokenizer, TokenizerError> {
+    let Built { mut inner, texts, adds_bos, adds_eos } = built;
+    let frame = Frame {
+        front: named.bos.as_deref().filter(|_| flags.adds_bos.unwrap_or(adds_bos)),
+        back: named.eos.as_deref().filter(|_| flags.adds_eos.unwrap_or(adds_eos)),
+    };
+    inner.add_tokens(added_tokens(&texts, types)).map_err(TokenizerError::Build)?;
+    if let Some(processor) = frame.processor(&inner)? {
         inner.with_post_processor(Some(processor));
     }
-    Ok(())
+    Ok(inner)
 }
 
 impl Frame<'_> {
@@ -135,6 +144,28 @@ struct Reader<'a> {
 }
 
 impl<'a> Reader<'a> {
+    fn build(&self, tokens: &[&'a str], types: &[i64], named: &NamedTokens) -> Result<Built<'a>> {
+        match self.string(MODEL)?.ok_or_else(|| self.missing(MODEL))? {
+            "gpt2" => self.byte_level(tokens),
+            "llama" => self.sentence_piece(tokens, named),
+            "bert" => self.word_piece(tokens, types, named),
+            other => Err(refuse(self.file.path(), TokenizerError::Model { given: other.to_owned() })),
+        }
+    }
+
+    fn byte_level(&self, tokens: &[&'a str]) -> Result<Built<'a>> {
+        let refuse = |source| refuse(self.file.path(), source);
+        let family = Family::named(self.string(PRE)?.unwrap_or("default")).map_err(refuse)?;
+        // Each is a copy of all texts.
+        let (vocab, merges) = parallel::both(|| vocab(tokens), || self.merges(tokens));
+        Ok(Built {
+            inner: build_bpe(vocab, merges?, family).map_err(refuse)?,
+            texts: tokens.iter().map(|token| Cow::Borrowed(*token)).collect(),
+            adds_bos: family.adds_bos,
+            adds_eos: false,
+        })
+    }
+
     fn sentence_piece(&self, tokens: &[&'a str], named: &NamedTokens) -> Result<Built<'a>> {
         let refuse = |source| refuse(self.file.path(), source);
         let scores = self.metadata.floats(SCORES).map_err(|source| self.file.error(source))?;
@@ -198,13 +229,14 @@ impl<'a> Reader<'a> {
             .collect()
     }
 
-    fn named_tokens(&self, tokens: &[&str]) -> Result<NamedTokens> {
-        Ok(NamedTokens {
-            bos: self.named_token(&["bos", "cls"], tokens)?,
-            eos: self.named_token(&["eos", "seperator", "separator"], tokens)?,
-            pad: self.named_token(&["padding"], tokens)?,
-            unk: self.named_token(&["unknown"], tokens)?,
-        })
+    fn named_tokens(&self, tokens: &[&str], errors: &mut Vec<Error>) -> NamedTokens {
+        let mut named = |roles: &[&str]| told(errors, self.named_token(roles, tokens)).flatten();
+        NamedTokens {
+            bos: named(&["bos", "cls"]),
+            eos: named(&["eos", "seperator", "separator"]),
+            pad: named(&["padding"]),
+            unk: named(&["unknown"]),
+        }
     }
 
     /// The token under the first of these names that the file has.
@@ -241,13 +273,11 @@ impl<'a> Reader<'a> {
         Ok(types)
     }
 
-    fn frame<'n>(&self, adds_bos: bool, adds_eos: bool, named: &'n NamedTokens) -> Result<Frame<'n>> {
-        let adds_bos = self.flag("tokenizer.ggml.add_bos_token")?.unwrap_or(adds_bos);
-        let adds_eos = self.flag("tokenizer.ggml.add_eos_token")?.unwrap_or(adds_eos);
-        Ok(Frame {
-            front: named.bos.as_deref().filter(|_| adds_bos),
-            back: named.eos.as_deref().filter(|_| adds_eos),
-        })
+    fn flags(&self, errors: &mut Vec<Error>) -> Flags {
+        Flags {
+            adds_bos: told(errors, self.flag("tokenizer.ggml.add_bos_token")).flatten(),
+            adds_eos: told(errors, self.flag("tokenizer.ggml.add_eos_token")).flatten(),
+        }
     }
 
     fn string(&self, key: &str) -> Result<Option<&'a str>> {
@@ -264,7 +294,7 @@ impl<'a> Reader<'a> {
         strings.collect::<Result<_, _>>().map_err(|source| self.file.error(source))
     }
 
-    fn missing(&self, key: &'static str) -> crate::Error {
+    fn missing(&self, key: &'static str) -> Error {
         refuse(self.file.path(), TokenizerError::MissingKey { key })
     }
 }

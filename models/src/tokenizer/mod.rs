@@ -35,6 +35,8 @@ pub struct Tokenizer {
     blind: OnceLock<Box<tokenizers::Tokenizer>>,
     /// What its tokens stand for; made when first needed.
     pieces: OnceLock<Option<Pieces>>,
+    /// The largest id of a token and one; made when first needed.
+    num_ids: OnceLock<usize>,
     named: NamedTokens,
     eos_token_ids: BTreeSet<u32>,
     /// Settings of its file that are for batches of training, and are left alone.
@@ -98,8 +100,8 @@ impl Tokenizer {
         if path.extension().is_some_and(|end| end == "json") {
             return hf::survey_file(path, errors);
         }
-        let opened = Gguf::open(path).and_then(|file| gguf::open(&file));
-        opened.map_err(|error| errors.push(error)).ok()
+        let file = Gguf::open(path).map_err(|error| errors.push(error)).ok()?;
+        gguf::survey(&file, errors)
     }
 
     /// The files that [`open`](Self::open) reads; `None` for a GGUF file.
@@ -118,7 +120,18 @@ impl Tokenizer {
         let unheeded = cut.into_iter().chain(filled).collect();
         inner.with_truncation(None).expect("texts that are not cut have room for any frame");
         inner.with_padding(None);
-        Self { inner, blind: OnceLock::new(), pieces: OnceLock::new(), named, eos_token_ids, unheeded }
+        let (blind, pieces, num_ids) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        Self { inner, blind, pieces, num_ids, named, eos_token_ids, unheeded }
+    }
+
+    /// The same, known to have been made from `num_tokens` tokens whose ids are their places.
+    pub(crate) fn of_list(inner: tokenizers::Tokenizer, named: NamedTokens, num_tokens: usize) -> Self {
+        let tokenizer = Self::new(inner, named);
+        // Fewer are there where one was listed twice.
+        if tokenizer.vocab_size() == num_tokens {
+            tokenizer.num_ids.get_or_init(|| num_tokens);
+        }
+        tokenizer
     }
 
     /// Settings of its file that are not heeded, in words.
@@ -177,6 +190,10 @@ impl Tokenizer {
 
     /// The largest id of a token and one: rows that an embedding needs.
     pub fn num_ids(&self) -> usize {
+        *self.num_ids.get_or_init(|| self.count_ids())
+    }
+
+    fn count_ids(&self) -> usize {
         let num_tokens = self.vocab_size();
         // Where so many ids from 0 on have a token there are no others; asking is cheaper than a copy of all.
         let has_token = |id: usize| u32::try_from(id).is_ok_and(|id| self.inner.id_to_token(id).is_some());
@@ -216,7 +233,7 @@ impl Tokenizer {
     }
 
     fn pieces(&self) -> Option<&Pieces> {
-        self.pieces.get_or_init(|| Pieces::of(&self.inner)).as_ref()
+        self.pieces.get_or_init(|| Pieces::of(&self.inner, self.num_ids())).as_ref()
     }
 
     fn blind(&self) -> &tokenizers::Tokenizer {
@@ -240,7 +257,7 @@ impl Checkpoint {
     /// The same as far as it can be opened, with everything that is wrong.
     pub(crate) fn survey_tokenizer(&self, errors: &mut Vec<Error>) -> Option<Tokenizer> {
         match self.gguf() {
-            Some(file) => gguf::open(file).map_err(|error| errors.push(error)).ok(),
+            Some(file) => gguf::survey(file, errors),
             None => Tokenizer::survey(self.path(), errors),
         }
     }

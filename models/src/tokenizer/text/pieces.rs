@@ -25,11 +25,10 @@ pub(super) struct Token {
 }
 
 impl Pieces {
-    /// The table of a tokenizer; none where its tokens cannot be looked at one by one. O(bytes of the vocabulary).
-    pub(in super::super) fn of(tokenizer: &tokenizers::Tokenizer) -> Option<Self> {
+    /// The table of a tokenizer whose ids are below `num_ids`; none where its tokens cannot be looked at one by one. O(bytes of the vocabulary).
+    pub(in super::super) fn of(tokenizer: &tokenizers::Tokenizer, num_ids: usize) -> Option<Self> {
         let rule = Rule::of(tokenizer.get_decoder())?;
         let added = tokenizer.get_added_vocabulary().get_added_tokens_decoder();
-        let num_ids = num_ids(tokenizer);
         let (mut tokens, mut bytes) = (vec![Token::default(); num_ids], Vec::with_capacity(num_ids * 8));
         for (token, id) in tokens.iter_mut().zip(0..) {
             let Some(text) = tokenizer.id_to_token(id) else { continue };
@@ -85,11 +84,6 @@ fn is_byte(tokenizer: &tokenizers::Tokenizer, id: u32, token: &str) -> bool {
     let byte = chars.next().and_then(byte_of).filter(|_| chars.next().is_none());
     byte.is_some_and(|byte| !matches!(byte, 0xC0 | 0xC1 | 0xF5..))
         && tokenizer.get_model().token_to_id(token) == Some(id)
-}
-
-fn num_ids(tokenizer: &tokenizers::Tokenizer) -> usize {
-    let last = tokenizer.get_vocab(true).into_values().max();
-    last.map_or(0, |last| last as usize + 1)
 }
 
 /// A vocabulary of more than 4 GiB has no table.
