@@ -16,7 +16,7 @@ use crate::structured::{GrammarSource, StructuredOutputs};
 const GREEDY_BELOW: f64 = 1e-5;
 /// What is above greedy and below this is raised to it, since logits divided by less overflow.
 const LEAST_TEMPERATURE: f64 = 0.01;
-const MAX_TEMPERATURE: f64 = 2.0;
+pub(crate) const MAX_TEMPERATURE: f64 = 2.0;
 const MAX_PENALTY: f64 = 2.0;
 const MAX_BIAS: f64 = 100.0;
 const MAX_OUTPUTS: u32 = 16384;

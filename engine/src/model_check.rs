@@ -5,22 +5,16 @@ use std::path::Path;
 use quire_models::ModelRegistry;
 use quire_models::check::{CheckOptions, CheckReport, Finding, Severity, check};
 
-use crate::load::generation_faults;
+use crate::load::usable_defaults;
 use crate::text::ChatTemplate;
 
-/// Checks a model as [`quire_models::check::check`] does, and that requests can be sampled as its makers would have it; renders
-/// each of its chat templates once.
+/// Checks a model as [`quire_models::check::check`] does; notes which sampling defaults of its makers no request may have;
+/// renders each of its chat templates once.
 pub fn check_model(path: &Path, options: &CheckOptions, models: &ModelRegistry) -> CheckReport {
     let mut report = check(path, options, models);
-    for message in generation_faults(&report.generation) {
-        report.add(Finding {
-            severity: Severity::Problem,
-            kind: "configuration",
-            file: path.join("generation_config.json"),
-            tensor: None,
-            num_bytes: None,
-            message: format!("generation_config.json: {message} (--generation-config none goes without it)"),
-        });
+    for message in usable_defaults(&report.generation).1 {
+        let file = path.join("generation_config.json");
+        report.add(Finding::note("sampling-default", &file, None, None, message));
     }
     let templates = report.templates.clone();
     for name in templates.names() {

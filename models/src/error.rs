@@ -288,12 +288,6 @@ pub enum Error {
         /// The token.
         token: String,
     },
-    /// Whoever had a model loaded does not want it any more.
-    #[error("loading {} was given up", path.display())]
-    Interrupted {
-        /// The file or folder.
-        path: PathBuf,
-    },
     /// Several things are wrong with a model.
     #[error("{} has {} problems:{}", path.display(), problems.len(), lines(problems))]
     Problems {

@@ -76,7 +76,8 @@ pub enum TensorBytes {
 }
 
 /// A window of a mapped file. When it is dropped, its pages leave the process's memory: what was read of a
-/// checkpoint has been packed for the device by then, and need not be there twice.
+/// checkpoint has been packed for the device by then, and need not be there twice. What a device reads where it lies has
+/// the window for as long as that.
 #[derive(Debug, Clone)]
 pub struct MappedRange {
     file: Arc<MappedFile>,
@@ -112,6 +113,12 @@ impl Deref for TensorBytes {
             Self::Mapped(bytes) => bytes,
             Self::Owned(bytes) => bytes,
         }
+    }
+}
+
+impl AsRef<[u8]> for TensorBytes {
+    fn as_ref(&self) -> &[u8] {
+        self
     }
 }
 

@@ -520,14 +520,16 @@ fn a_file_loses_no_request_however_few_may_wait() {
 }
 
 #[test]
-fn sampling_defaults_that_cannot_be_are_told_with_their_file() {
+fn sampling_defaults_that_no_request_may_have_are_warned_of_and_not_used() {
     let tiny = Tiny::new();
-    fs::write(Path::new(&tiny.path()).join("generation_config.json"), "{\"top_p\": 7}").expect("writable");
-    for command in ["generate", "inspect"] {
-        let words: &[&str] = if command == "generate" { &["--prompt", "hello"] } else { &[] };
-        tiny.run(command, words).refused(&["generation_config.json", "top_p is 7"]);
+    let file = Path::new(&tiny.path()).join("generation_config.json");
+    fs::write(&file, "{\"top_p\": 7, \"temperature\": 100}").expect("writable");
+    let run = tiny.generate(&["--max-tokens", "1"]).ok();
+    for said in ["top_p is 7", "temperature is 100: requests get 2", "generation_config.json"] {
+        assert!(run.stderr.contains(said), "{}", run.stderr);
     }
-    tiny.generate(&["--max-tokens", "1", "--generation-config", "none"]).ok();
+    let quiet = tiny.generate(&["--max-tokens", "1", "--generation-config", "none"]).ok();
+    assert!(!quiet.stderr.contains("top_p is 7"), "{}", quiet.stderr);
 }
 
 #[test]

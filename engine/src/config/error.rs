@@ -36,14 +36,6 @@ pub enum ConfigError {
         /// What is wrong with it, and where.
         message: String,
     },
-    /// The makers' sampling defaults cannot be used.
-    #[error("{file}: {message} (--generation-config none goes without it)")]
-    Generation {
-        /// The file.
-        file: String,
-        /// What is wrong with it.
-        message: String,
-    },
     /// No model was named.
     #[error("no model was given")]
     NoModel,

@@ -269,6 +269,11 @@ impl EngineOptions {
         self.model.as_ref().map(|model| &model.value)
     }
 
+    /// Whether a tokenizer was given in place of the model's own.
+    pub fn has_tokenizer(&self) -> bool {
+        self.tokenizer.as_ref().is_some_and(|path| path.value.is_some())
+    }
+
     /// Log-probabilities that a request may ask for: what was asked for, or the default.
     pub fn logprobs_limit(&self) -> MaxLogprobs {
         self.clone().with_defaults().max_logprobs

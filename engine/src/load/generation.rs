@@ -2,45 +2,64 @@
 
 use quire_models::{Checkpoint, GenerationConfig};
 
-use crate::checked::ParamLimits;
+use crate::SamplingParams;
+use crate::checked::{MAX_TEMPERATURE, ParamLimits};
 use crate::config::EngineConfig;
-use crate::{ConfigError, SamplingParams};
 
-/// What no request could be sampled with is told with the file that says so.
-pub(super) fn check_generation(config: &EngineConfig, checkpoint: &Checkpoint) -> Result<(), ConfigError> {
+/// What requests are sampled with where they do not say. Defaults of the makers that no request may have are warned of.
+pub(super) fn default_params(config: &EngineConfig, checkpoint: &Checkpoint) -> SamplingParams {
     if config.generation_config != "auto" {
-        return Ok(());
+        return SamplingParams::default();
     }
-    match &generation_faults(checkpoint.generation())[..] {
-        [] => Ok(()),
-        faults => Err(ConfigError::Generation {
-            file: checkpoint.path().join("generation_config.json").display().to_string(),
-            message: faults.join("; "),
-        }),
-    }
+    let (usable, unusable) = usable_defaults(checkpoint.generation());
+    let file = checkpoint.path().join("generation_config.json");
+    unusable
+        .iter()
+        .for_each(|message| tracing::warn!(target: "quire::engine", "{}: {message}", file.display()));
+    params_of(&usable)
 }
 
-/// What is wrong with the makers' defaults, each by itself.
-pub(crate) fn generation_faults(generation: &GenerationConfig) -> Vec<String> {
+/// The makers' defaults as far as requests may have them, and what became of the others, each by itself: a temperature that
+/// is too high is the highest, others are none.
+pub(crate) fn usable_defaults(generation: &GenerationConfig) -> (GenerationConfig, Vec<String>) {
+    let (mut usable, mut unusable) = (generation.clone(), Vec::new());
+    if let Some(given) = usable.temperature.filter(|given| *given > MAX_TEMPERATURE) {
+        usable.temperature = Some(MAX_TEMPERATURE);
+        unusable
+            .push(format!("temperature is {given}: requests get {MAX_TEMPERATURE}, the highest there is"));
+    }
+    let none = GenerationConfig::default;
+    let of_others = [
+        drop_unusable(&mut usable.temperature, |temperature| GenerationConfig { temperature, ..none() }),
+        drop_unusable(&mut usable.top_p, |top_p| GenerationConfig { top_p, ..none() }),
+        drop_unusable(&mut usable.top_k, |top_k| GenerationConfig { top_k, ..none() }),
+        drop_unusable(&mut usable.min_p, |min_p| GenerationConfig { min_p, ..none() }),
+        drop_unusable(&mut usable.repetition_penalty, |repetition_penalty| GenerationConfig {
+            repetition_penalty,
+            ..none()
+        }),
+        drop_unusable(&mut usable.max_new_tokens, |max_new_tokens| GenerationConfig {
+            max_new_tokens,
+            ..none()
+        }),
+    ];
+    unusable.extend(of_others.into_iter().flatten());
+    (usable, unusable)
+}
+
+/// Takes away a value that no request may have, and says so; `alone` makes settings of it and nothing else.
+fn drop_unusable<T: Copy>(
+    value: &mut Option<T>,
+    alone: impl Fn(Option<T>) -> GenerationConfig,
+) -> Option<String> {
     // None of the settings speaks of tokens or log-probabilities.
     let limits = ParamLimits { vocab_size: usize::MAX, ..ParamLimits::default() };
-    let GenerationConfig { temperature, top_p, top_k, min_p, repetition_penalty, max_new_tokens, .. } =
-        *generation;
-    let none = GenerationConfig::default;
-    let each = [
-        GenerationConfig { temperature, ..none() },
-        GenerationConfig { top_p, ..none() },
-        GenerationConfig { top_k, ..none() },
-        GenerationConfig { min_p, ..none() },
-        GenerationConfig { repetition_penalty, ..none() },
-        GenerationConfig { max_new_tokens, ..none() },
-    ];
-    let fault = |one: &GenerationConfig| default_params(one).check(&limits).err();
-    each.iter().filter_map(fault).map(|fault| fault.to_string()).collect()
+    let fault = params_of(&alone(*value)).check(&limits).err()?;
+    *value = None;
+    Some(format!("{fault}: not used as a default"))
 }
 
-/// How the model's makers would have it sampled.
-pub(super) fn default_params(generation: &GenerationConfig) -> SamplingParams {
+fn params_of(generation: &GenerationConfig) -> SamplingParams {
     let plain = SamplingParams::default();
     SamplingParams {
         temperature: generation.temperature.unwrap_or(plain.temperature),
@@ -50,5 +69,30 @@ pub(super) fn default_params(generation: &GenerationConfig) -> SamplingParams {
         repetition_penalty: generation.repetition_penalty.unwrap_or(plain.repetition_penalty),
         max_tokens: generation.max_new_tokens.map(|max| max as u64).or(plain.max_tokens),
         ..plain
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_no_request_may_have_is_no_default_and_the_rest_is() {
+        let given = GenerationConfig {
+            temperature: Some(100.0),
+            top_p: Some(2.0),
+            top_k: Some(40),
+            repetition_penalty: Some(0.0),
+            max_new_tokens: Some(0),
+            ..GenerationConfig::default()
+        };
+        let (usable, unusable) = usable_defaults(&given);
+        let expected =
+            GenerationConfig { temperature: Some(2.0), top_k: Some(40), ..GenerationConfig::default() };
+        assert_eq!(usable, expected);
+        let said = ["temperature is 100", "top_p is 2", "repetition_penalty is 0", "max_tokens is 0"];
+        assert!(unusable.iter().zip(said).all(|(message, says)| message.contains(says)), "{unusable:?}");
+        assert_eq!(unusable.len(), said.len());
+        assert_eq!(usable_defaults(&usable), (expected, Vec::new()));
     }
 }

@@ -8,29 +8,27 @@ mod texts;
 
 use std::panic::resume_unwind;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
 use quire_executor::{
-    ExecutorError, LocalExecutor, MemoryPlan, MemoryProbe, ModelSizes, WorkerConfig, process_resident_bytes,
+    LocalExecutor, MemoryPlan, MemoryProbe, ModelSizes, WorkerConfig, process_resident_bytes,
 };
 use quire_kernels::Kernels;
-use quire_models::check::{self, CheckOptions};
+use quire_models::check::{self, CheckOptions, CheckTokenizer};
 use quire_models::{Checkpoint, Loader, ModelRegistry, WeightSummary};
 use quire_scheduler::{PolicyRegistry, SchedulerPolicy};
 
-pub(crate) use self::generation::generation_faults;
+pub(crate) use self::generation::usable_defaults;
 pub use self::memory::PoolDefault;
 
 use self::checks::{check_dtypes, check_max_logprobs, check_quantization};
-use self::generation::{check_generation, default_params};
+use self::generation::default_params;
 use self::kv_cache::KvCacheChoice;
 use self::memory::{check_extras, memory_request, warn_of_small_pool, weight_bytes};
 use self::texts::{GivenTexts, LoadedTexts, eos_tokens};
 use crate::config::{EngineConfig, EngineOptions, ModelFacts};
 use crate::{
-    AsyncLlm, ConfigError, EngineParts, Fingerprint, GrammarCompiler, Llm, PromptRenderer, Result,
-    SamplingParams, report,
+    AsyncLlm, ConfigError, EngineParts, Fingerprint, GrammarCompiler, Llm, PromptRenderer, Result, report,
 };
 
 /// Options, a backend, and the registries: what an engine is loaded with.
@@ -90,12 +88,13 @@ impl<'a> EngineBuilder<'a> {
     /// What is wrong with the options or the model's files, or does not fit.
     pub fn plan(self) -> Result<EnginePlan> {
         let path = self.options.model_path().cloned().ok_or(ConfigError::NoModel)?;
-        // The tokenizer is opened, and compared, when the weights are read: plans need none.
-        let checked = CheckOptions {
-            load: self.options.load_options()?,
-            skip_tokenizer: true,
-            ..CheckOptions::default()
+        // A sound tokenizer is opened before the weights are read: plans need none.
+        let tokenizer = match self.options.has_tokenizer() {
+            true => CheckTokenizer::Never,
+            false => CheckTokenizer::WithProblems,
         };
+        let checked =
+            CheckOptions { load: self.options.load_options()?, tokenizer, ..CheckOptions::default() };
         let (checkpoint, weights) = check::load(&path, &checked, self.models)?;
         let facts = ModelFacts { max_model_len: checkpoint.config().max_context() };
         let options = match self.pool_default {
@@ -107,10 +106,10 @@ impl<'a> EngineBuilder<'a> {
         let config = EngineConfig::resolve(options, facts)?;
         check_quantization(&config, &checkpoint)?;
         check_max_logprobs(&config, checkpoint.config().vocab_size, &self.kernels)?;
-        check_generation(&config, &checkpoint)?;
         let texts = GivenTexts::read(&config)?;
         let policy = self.policies.build(&config.scheduling_policy).map_err(ConfigError::from)?;
         let architecture = self.models.find(&checkpoint.config().architecture)?;
+        architecture.check_kernels(checkpoint.config(), &self.kernels)?;
         check_dtypes(&weights, &self.kernels)?;
         let sizes = ModelSizes {
             architecture,
@@ -201,70 +200,61 @@ impl EnginePlan {
     /// # Errors
     ///
     /// What is wrong with the tokenizer or the chat template.
-    pub fn renderer(self) -> Result<PromptRenderer> {
+    pub fn renderer(mut self) -> Result<PromptRenderer> {
         let vocab_size = self.checkpoint.config().vocab_size;
-        let LoadedTexts { tokenizer, chat_template } = self.texts.load(&self.config, &self.checkpoint)?;
+        let given = self.texts.take_tokenizer();
+        let LoadedTexts { tokenizer, chat_template } =
+            self.texts.load(given, &self.config, &self.checkpoint)?;
         PromptRenderer::new(tokenizer, chat_template, vocab_size)
     }
 
-    /// Reads the weights, and the tokenizer beside them: both take a while, and neither needs the other. What is wrong
-    /// with the texts ends the reading of the weights, and is told alone.
+    /// Reads tokenizer and templates, then the weights: what is wrong with a file is told before the device is given
+    /// anything.
     ///
     /// # Errors
     ///
     /// What is wrong with the files; what the device lacks.
-    pub fn load(self) -> Result<EngineParts> {
-        report::log_plan(&self);
-        let Self {
-            config, memory, kv_cache, checkpoint, kernels, models, policy, probe, texts: given, ..
-        } = self;
-        let max_model_len = config.max_model_len();
-        let (source, stop) = (Arc::clone(&checkpoint), Arc::new(AtomicBool::new(false)));
-        let stopped = Arc::clone(&stop);
+    pub fn load(mut self) -> Result<EngineParts> {
+        let texts = self.load_texts()?;
+        self.load_weights(texts)
+    }
+
+    /// The texts, while the report is written: its fingerprint is over all files.
+    fn load_texts(&mut self) -> Result<LoadedTexts> {
+        let given = self.texts.take_tokenizer();
+        let Self { config, checkpoint, texts, .. } = &*self;
+        thread::scope(|scope| {
+            let loading = scope.spawn(|| texts.load(given, config, checkpoint));
+            report::log_plan(self);
+            loading.join().unwrap_or_else(|panic| resume_unwind(panic))
+        })
+    }
+
+    fn load_weights(self, texts: LoadedTexts) -> Result<EngineParts> {
+        let Self { config, memory, kv_cache, checkpoint, kernels, models, policy, probe, .. } = self;
+        let (max_model_len, source) = (config.max_model_len(), Arc::clone(&checkpoint));
         let load = move |kernels: &Kernels| {
             let architecture = models.find(&source.config().architecture)?;
-            architecture.build(&Loader::new(&source, kernels, max_model_len).with_stop(&stopped))
+            architecture.build(&Loader::new(&source, kernels, max_model_len))
         };
-        let kv_scales = kv_cache.scales;
-        let device = Arc::clone(kernels.device());
+        let (kv_scales, device) = (kv_cache.scales, Arc::clone(kernels.device()));
         let worker = WorkerConfig { kernels, plan: memory, kv_scales, probe, load: Box::new(load) };
-        let (texts, executor) = start_with(worker, || {
-            let texts = given.load(&config, &checkpoint);
-            stop.store(texts.is_err(), Ordering::Relaxed);
-            // What they were made from need not be there beside the weights.
-            checkpoint.release_pages();
-            device.give_back_freed_memory();
-            texts
-        });
-        let (LoadedTexts { tokenizer, chat_template }, executor) = (texts?, executor?);
-        let use_generation = config.generation_config == "auto";
-        let generation = checkpoint.generation();
+        // What the texts were made from need not be there beside the weights.
+        checkpoint.release_pages();
+        let executor = thread::scope(|scope| {
+            scope.spawn(|| device.give_back_freed_memory());
+            LocalExecutor::start(worker)
+        })?;
         Ok(EngineParts {
             architecture: checkpoint.config().architecture.clone(),
-            eos: eos_tokens(&checkpoint, tokenizer.as_ref()),
-            default_params: if use_generation {
-                default_params(generation)
-            } else {
-                SamplingParams::default()
-            },
-            chat_template,
-            tokenizer,
+            eos: eos_tokens(&checkpoint, texts.tokenizer.as_ref()),
+            default_params: default_params(&config, &checkpoint),
+            chat_template: texts.chat_template,
+            tokenizer: texts.tokenizer,
             grammar_time_limit: GrammarCompiler::TIME_LIMIT,
             policy,
             executor: Box::new(executor),
             config,
         })
     }
-}
-
-/// Starts the executor, and does `other` meanwhile.
-fn start_with<T: Send>(
-    worker: WorkerConfig,
-    other: impl FnOnce() -> T + Send,
-) -> (T, Result<LocalExecutor, ExecutorError>) {
-    thread::scope(|scope| {
-        let other = scope.spawn(other);
-        let executor = LocalExecutor::start(worker);
-        (other.join().unwrap_or_else(|panic| resume_unwind(panic)), executor)
-    })
 }

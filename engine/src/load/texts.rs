@@ -34,9 +34,19 @@ impl GivenTexts {
         self.chat_template.as_deref()
     }
 
-    /// These, and the model's own where nothing is given. A model of made-up weights may come without a tokenizer.
-    pub(super) fn load(self, config: &EngineConfig, checkpoint: &Checkpoint) -> Result<LoadedTexts> {
-        let tokenizer = match self.tokenizer.map_or_else(|| check::tokenizer(checkpoint), Ok) {
+    /// The tokenizer given, for [`load`](Self::load).
+    pub(super) fn take_tokenizer(&mut self) -> Option<Tokenizer> {
+        self.tokenizer.take()
+    }
+
+    /// What is given, and the model's own where nothing is. A model of made-up weights may come without a tokenizer.
+    pub(super) fn load(
+        &self,
+        given: Option<Tokenizer>,
+        config: &EngineConfig,
+        checkpoint: &Checkpoint,
+    ) -> Result<LoadedTexts> {
+        let tokenizer = match given.map_or_else(|| check::tokenizer(checkpoint), Ok) {
             Ok(tokenizer) => Some(tokenizer),
             Err(error) if config.has_dummy_weights() => {
                 tracing::warn!(target: "quire::engine", "no tokenizer: prompts must be token ids ({error})");
@@ -44,9 +54,9 @@ impl GivenTexts {
             }
             Err(error) => return Err(error.into()),
         };
-        let chat_template = match self.chat_template {
-            Some(given) => Some(given),
-            None => checkpoint.chat_templates()?.default_template().map(str::to_owned),
+        let chat_template = match &self.chat_template {
+            Some(given) => Some(given.clone()),
+            None => own_template(checkpoint, tokenizer.as_ref())?,
         };
         Ok(LoadedTexts { tokenizer, chat_template })
     }
@@ -65,6 +75,16 @@ pub(super) fn eos_tokens(checkpoint: &Checkpoint, tokenizer: Option<&Tokenizer>)
     let silent: BTreeSet<u32> = of_tokenizer.chain(&config.eos_token_ids).copied().filter(is_known).collect();
     let told = checkpoint.generation().eos_token_ids.iter().copied();
     EosTokens { told: told.filter(is_known).filter(|id| !silent.contains(id)).collect(), silent }
+}
+
+/// The model's own template, if it has one that can be used.
+fn own_template(checkpoint: &Checkpoint, tokenizer: Option<&Tokenizer>) -> Result<Option<String>> {
+    let template = checkpoint.chat_templates()?.default_template().map(str::to_owned);
+    if let Some(template) = &template {
+        let named = tokenizer.map(Tokenizer::named_tokens).cloned().unwrap_or_default();
+        ChatTemplate::at_start(template, named)?;
+    }
+    Ok(template)
 }
 
 /// A template given as a file, or by itself.

@@ -1,6 +1,7 @@
 //! The engine as its users see it: on a scripted executor, and on a tiny model.
 
 mod beams;
+mod broken;
 mod cancellation;
 mod chat;
 mod explain;

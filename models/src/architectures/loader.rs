@@ -1,13 +1,11 @@
 //! From tensors in a checkpoint to layers on a device.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-
 use quire_kernels::{ExpertWeights, Experts, Gate, HostWeight, Kernels, Linear, Tensor};
 
 use super::MlpModules;
 use crate::checkpoint::{Checkpoint, HostTensor};
 use crate::config::ModelConfig;
-use crate::error::{Error, Result};
+use crate::error::Result;
 
 /// What a model is built from.
 pub struct Loader<'a> {
@@ -15,24 +13,17 @@ pub struct Loader<'a> {
     kernels: &'a Kernels,
     max_model_len: usize,
     on_bytes: &'a dyn Fn(u64),
-    stop: Option<&'a AtomicBool>,
 }
 
 impl<'a> Loader<'a> {
     /// Loads from `checkpoint` to the device of `kernels`, for texts of at most `max_model_len` tokens.
     pub fn new(checkpoint: &'a Checkpoint, kernels: &'a Kernels, max_model_len: usize) -> Self {
-        Self { checkpoint, kernels, max_model_len, on_bytes: &|_| {}, stop: None }
+        Self { checkpoint, kernels, max_model_len, on_bytes: &|_| {} }
     }
 
     /// Calls `on_bytes` with the bytes of every tensor once it has been read: for a progress bar.
     pub fn with_progress(self, on_bytes: &'a dyn Fn(u64)) -> Self {
         Self { on_bytes, ..self }
-    }
-
-    /// Gives up at the next tensor once `stop` is set, with [`Error::Interrupted`]: for callers who learn meanwhile that the
-    /// model is of no use to them.
-    pub fn with_stop(self, stop: &'a AtomicBool) -> Self {
-        Self { stop: Some(stop), ..self }
     }
 
     /// The model's configuration.
@@ -68,7 +59,6 @@ impl<'a> Loader<'a> {
     /// # Errors
     /// As [`vector`](Self::vector).
     pub fn vector_with(&self, name: &str, len: usize, prepare: impl Fn(f32) -> f32) -> Result<Tensor> {
-        self.check_stop()?;
         let values: Vec<f32> = self.checkpoint.vector(name, len)?.into_iter().map(prepare).collect();
         (self.on_bytes)(4 * len as u64);
         Ok(self.kernels.upload(quire_kernels::DType::F32, &[len], &values)?)
@@ -125,15 +115,7 @@ impl<'a> Loader<'a> {
         Ok(packed)
     }
 
-    fn check_stop(&self) -> Result<()> {
-        match self.stop.is_some_and(|stop| stop.load(Ordering::Relaxed)) {
-            true => Err(Error::Interrupted { path: self.checkpoint.path().to_owned() }),
-            false => Ok(()),
-        }
-    }
-
     fn read(&self, module: &LinearModule, in_features: usize) -> Result<LinearTensors> {
-        self.check_stop()?;
         let name = format!("{}.weight", module.name);
         let weight = self.checkpoint.tensor(&name, &[module.out_features, in_features])?;
         let bias = module

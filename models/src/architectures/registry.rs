@@ -41,6 +41,14 @@ pub trait Architecture: Send + Sync {
         config.gate().map(drop)
     }
 
+    /// Whether `kernels` have all that a model of this configuration needs; [`build`](Self::build) says it too.
+    ///
+    /// # Errors
+    /// [`Error::Kernels`] with what they lack.
+    fn check_kernels(&self, config: &ModelConfig, kernels: &Kernels) -> Result<()> {
+        decoder::check_kernels(config, &self.decoder(), kernels)
+    }
+
     /// Every tensor the model needs, so that a checkpoint is refused before memory is reserved for it.
     ///
     /// # Errors
@@ -76,6 +84,10 @@ where
     }
 
     fn check_config(&self, _: &ModelConfig) -> Result<()> {
+        Ok(())
+    }
+
+    fn check_kernels(&self, _: &ModelConfig, _: &Kernels) -> Result<()> {
         Ok(())
     }
 

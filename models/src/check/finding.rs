@@ -131,7 +131,6 @@ fn describe(error: &Error) -> (&'static str, PathBuf, Option<String>, Option<u64
         Error::UnknownArchitecture { .. } => of("architecture", Path::new("")),
         Error::Unsupported { .. } => of("unsupported", Path::new("")),
         Error::Problems { path, .. } => of("problems", path),
-        Error::Interrupted { path } => of("interrupted", path),
         Error::Kernels(_) => of("backend", Path::new("")),
     }
 }

@@ -13,92 +13,23 @@
 
 mod contradictions;
 mod finding;
+mod options;
+mod report;
 mod scan;
 mod texts;
+mod unused;
 
-use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use crate::architectures::ModelRegistry;
-use crate::checkpoint::{
-    Checkpoint, LoadFormat, LoadOptions, OutputHead, Surveyed, TensorSpec, WeightSummary, is_kv_scale,
-};
-use crate::config::GenerationConfig;
+use crate::checkpoint::{Checkpoint, LoadFormat, OutputHead, Surveyed, TensorSpec, WeightSummary};
 use crate::error::{Error, Result};
-use crate::tokenizer::{ChatTemplates, NamedTokens, Tokenizer};
+use crate::tokenizer::Tokenizer;
 
 pub use finding::{Finding, Severity};
+pub use options::{CheckOptions, CheckTokenizer, Depth};
+pub use report::CheckReport;
 pub use scan::ScanSummary;
-
-/// How much of the weights is read.
-#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
-pub enum Depth {
-    /// None: headers, configuration and texts only.
-    Headers,
-    /// A few places of every tensor.
-    #[default]
-    Samples,
-    /// All of them.
-    Full,
-}
-
-/// What a check looks at.
-#[derive(Debug, Clone, Default)]
-pub struct CheckOptions {
-    /// How the model would be loaded.
-    pub load: LoadOptions,
-    /// How much of the weights is read.
-    pub depth: Depth,
-    /// Whether the model's own tokenizer is left alone, because another one is given.
-    pub skip_tokenizer: bool,
-}
-
-/// What a check found.
-#[derive(Debug, Clone, Default)]
-pub struct CheckReport {
-    /// The file or folder.
-    pub path: PathBuf,
-    /// A word for the kind of checkpoint, as far as it could be opened.
-    pub format: Option<&'static str>,
-    /// The architecture of its configuration.
-    pub architecture: Option<String>,
-    /// How its weights are quantized.
-    pub quantization: Option<&'static str>,
-    /// The files that weights lie in, with their lengths in bytes.
-    pub files: Vec<(PathBuf, u64)>,
-    /// What the weights are, where all that are needed are there.
-    pub weights: Option<WeightSummary>,
-    /// Where the output head is.
-    pub head: Option<OutputHead>,
-    /// The makers' sampling defaults.
-    pub generation: GenerationConfig,
-    /// Its chat templates.
-    pub templates: ChatTemplates,
-    /// Special tokens, as far as its tokenizer could be opened.
-    pub named_tokens: NamedTokens,
-    /// What was read of the weights.
-    pub scan: ScanSummary,
-    /// Everything there is to say: problems first, then notes.
-    pub findings: Vec<Finding>,
-}
-
-impl CheckReport {
-    /// Those findings for which the model would not be loaded.
-    pub fn problems(&self) -> impl Iterator<Item = &Finding> {
-        self.findings.iter().filter(|finding| finding.severity == Severity::Problem)
-    }
-
-    /// Whether the model can be loaded.
-    pub fn is_ok(&self) -> bool {
-        self.problems().next().is_none()
-    }
-
-    /// Adds a finding of a caller who knows more, such as how templates are rendered.
-    pub fn add(&mut self, finding: Finding) {
-        self.findings.push(finding);
-        self.findings.sort_by_key(|finding| finding.severity);
-    }
-}
 
 /// Checks a model.
 pub fn check(path: &Path, options: &CheckOptions, registry: &ModelRegistry) -> CheckReport {
@@ -110,12 +41,18 @@ pub fn check(path: &Path, options: &CheckOptions, registry: &ModelRegistry) -> C
         if let Some(checkpoint) = &checkpoint {
             finding.complete(checkpoint);
         }
-        // A file that two readers need is wrong once.
-        if !report.findings.contains(&finding) {
+        if !is_told(&report.findings, &finding) {
             report.findings.push(finding);
         }
     }
     report
+}
+
+/// A file that two readers need is wrong once; one that is refused is not read for no other reason.
+fn is_told(findings: &[Finding], finding: &Finding) -> bool {
+    let is_refused =
+        || findings.iter().any(|told| told.severity == Severity::Problem && told.file == finding.file);
+    findings.contains(finding) || (finding.kind == "unused-file" && is_refused())
 }
 
 /// Opens a model for loading, with everything that [`check`] would find wrong with it as one error.
@@ -181,7 +118,7 @@ impl Found {
         report.quantization = checkpoint.quantization();
         report.files = checkpoint.files();
         if config_is_sound {
-            self.take(checkpoint.check_metadata());
+            checkpoint.check_metadata(&mut self.errors);
             self.note_activations(&checkpoint);
         }
         self.notes.extend(checkpoint.notes_of_files());
@@ -194,7 +131,7 @@ impl Found {
         }
         if options.load.load_format != LoadFormat::Dummy {
             let config = config_is_sound.then(|| checkpoint.config());
-            self.check_texts(&checkpoint, config, options.skip_tokenizer, report);
+            self.check_texts(&checkpoint, config, options.tokenizer, report);
         }
         checkpoint
     }
@@ -245,42 +182,6 @@ impl Found {
         self.take(found.and_then(|architecture| architecture.tensors(checkpoint)))
     }
 
-    fn list_unused(&mut self, checkpoint: &Checkpoint, summary: &WeightSummary) {
-        let mut harmless_ones: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-        let ignored_head = self.note_ignored_head(checkpoint);
-        for name in summary.unused.iter().filter(|name| ignored_head != Some(name.as_str())) {
-            if let Some(reason) = harmless(name) {
-                harmless_ones.entry(reason).or_default().push(name);
-                continue;
-            }
-            let (file, num_bytes) = checkpoint.place_of(name);
-            let (stored, message) = (checkpoint.stored_name(name), "not used by the model".to_owned());
-            self.notes.push(Finding::note("unused-tensor", &file, Some(stored), num_bytes, message));
-        }
-        // One in each layer is one thing to say.
-        for (reason, names) in harmless_ones {
-            let (file, _) = checkpoint.place_of(names[0]);
-            let num_bytes = names.iter().filter_map(|name| checkpoint.place_of(name).1).sum();
-            let message = match names.len() - 1 {
-                0 => format!("not a weight: {reason}"),
-                others => format!("not a weight, nor are {others} more: {reason}"),
-            };
-            let stored = Some(checkpoint.stored_name(names[0]));
-            self.notes.push(Finding::note("harmless-tensor", &file, stored, Some(num_bytes), message));
-        }
-    }
-
-    /// A head beside the embedding that it is tied to; its name, where it is another.
-    fn note_ignored_head(&mut self, checkpoint: &Checkpoint) -> Option<&'static str> {
-        let name = checkpoint.ignored_head()?;
-        let (file, num_bytes) = checkpoint.place_of(name);
-        let message =
-            "tie_word_embeddings is set, and this differs from the embedding, which is used in its place";
-        let (tensor, message) = (Some(name.to_owned()), message.to_owned());
-        self.notes.push(Finding::note("head-differs", &file, tensor, num_bytes, message));
-        Some(name)
-    }
-
     /// Weights that were made for activations in 8 bits.
     fn note_activations(&mut self, checkpoint: &Checkpoint) {
         if checkpoint.quantizes_activations() {
@@ -289,26 +190,4 @@ impl Found {
             self.notes.push(Finding::note("activations", checkpoint.path(), None, None, message.to_owned()));
         }
     }
-}
-
-/// Why a tensor that the model does not use is nothing to worry about.
-fn harmless(name: &str) -> Option<&'static str> {
-    const KNOWN: [(&str, &str); 12] = [
-        (".rotary_emb.inv_freq", "rotary frequencies, which are computed from the configuration"),
-        (".rotary_emb.cos_cached", "a rotary table, which is computed from the configuration"),
-        (".rotary_emb.sin_cached", "a rotary table, which is computed from the configuration"),
-        (".attn.bias", "a causal mask"),
-        (".attn.masked_bias", "a causal mask"),
-        (".attention.bias", "a causal mask"),
-        (".q_scale", "a scale of queries, which are not quantized here"),
-        (".prob_scale", "a scale of attention weights, which are not quantized here"),
-        (".input_scale", "a scale of activations, which are not quantized here"),
-        (".output_scale", "a scale of activations, which are not quantized here"),
-        ("lm_head.weight", "the output head is the embedding"),
-        (".position_ids", "a list of positions"),
-    ];
-    if is_kv_scale(name) {
-        return Some("a scale of an 8-bit kv cache (--kv-cache-dtype fp8 uses it)");
-    }
-    KNOWN.iter().find(|(end, _)| name.ends_with(end)).map(|(_, reason)| *reason)
 }

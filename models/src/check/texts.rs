@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{CheckReport, Finding, Found};
+use super::{CheckReport, CheckTokenizer, Finding, Found};
 use crate::checkpoint::Checkpoint;
 use crate::config::ModelConfig;
 use crate::error::Error;
@@ -17,7 +17,7 @@ impl Found {
         &mut self,
         checkpoint: &Checkpoint,
         config: Option<&ModelConfig>,
-        skip_tokenizer: bool,
+        tokenizer: CheckTokenizer,
         report: &mut CheckReport,
     ) {
         self.check_templates(checkpoint, report);
@@ -29,8 +29,10 @@ impl Found {
         if let Some(config) = config {
             self.check_generation(checkpoint, config.vocab_size);
         }
-        if skip_tokenizer {
-            return;
+        match tokenizer {
+            CheckTokenizer::Never => return,
+            CheckTokenizer::WithProblems if self.errors.is_empty() => return,
+            CheckTokenizer::WithProblems | CheckTokenizer::Always => {}
         }
         if let Some(tokenizer) = checkpoint.survey_tokenizer(&mut self.errors) {
             report.named_tokens = tokenizer.named_tokens().clone();

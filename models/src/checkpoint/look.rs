@@ -53,12 +53,12 @@ impl Checkpoint {
         Error::Config { path: self.path.join("generation_config.json"), source }
     }
 
-    /// Whether what a GGUF file says of itself agrees with its tensors.
-    pub(crate) fn check_metadata(&self) -> Result<()> {
-        self.gguf().map_or(Ok(()), |file| {
-            check_vocab_size(file, self.config.vocab_size)?;
-            check_block_count(file, self.config.num_layers)
-        })
+    /// Where what a GGUF file says of itself does not agree with its tensors.
+    pub(crate) fn check_metadata(&self, errors: &mut Vec<Error>) {
+        if let Some(file) = self.gguf() {
+            errors.extend(check_vocab_size(file, self.config.vocab_size).err());
+            errors.extend(check_block_count(file, self.config.num_layers).err());
+        }
     }
 }
 

@@ -8,12 +8,9 @@ use super::faults::Faults;
 use super::fields::Fields;
 use super::rope::RopeContext;
 use super::{
-    ConfigError, MAX_SIZE, ModelConfig, MoeConfig, Quantization, RopeConfig, RopeScaling, SlidingWindow,
-    head_dim_of,
+    ConfigError, MAX_SIZE, ModelConfig, MoeConfig, Quantization, RopeConfig, RopeScaling, STAND_IN_SIZE,
+    SlidingWindow, head_dim_of,
 };
-
-/// In place of sizes that cannot be read, so that the rest can be: nothing that they must fit is wrong because of them.
-const STAND_IN_SIZE: usize = 128;
 
 impl ModelConfig {
     /// Reads and validates the object of a `config.json`.

@@ -30,6 +30,8 @@ pub use window::SlidingWindow;
 /// The largest size or count taken seriously; products of two still fit into 64 bits.
 const MAX_SIZE: usize = u32::MAX as usize;
 const MAX_LAYERS: usize = 1 << 16;
+/// In place of sizes that cannot be read, so that the rest can be: nothing that they must fit is wrong because of them.
+const STAND_IN_SIZE: usize = 128;
 /// Nobody has trained for a context of so many tokens: a larger number is what is left of another one.
 const MAX_CONTEXT: usize = 1 << 28;
 

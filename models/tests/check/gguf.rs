@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
+use quire_models::check::Depth;
 use quire_models::testing::{GgufWriter, MetadataValue, TinyModel};
 use tempfile::TempDir;
 
@@ -64,4 +65,30 @@ fn gguf_files_that_are_broken() {
     let mut lying = bytes();
     lying[8..16].copy_from_slice(&u64::MAX.to_le_bytes());
     broken(lying, "entries cannot fit");
+}
+
+#[test]
+fn every_key_of_a_gguf_file_that_is_wrong_is_told_at_once() {
+    use MetadataValue::{I32s, String, Strings, U32};
+    let (_f, path) = gguf(|file| {
+        file.replace("llama.embedding_length", String("wide".to_owned()));
+        file.replace("llama.block_count", String("two".to_owned()));
+        file.replace("llama.context_length", U32(1));
+        file.set("llama.rope.scaling.type", String("warp".to_owned()));
+        file.replace("tokenizer.ggml.token_type", I32s(vec![1]));
+        file.replace("tokenizer.ggml.merges", Strings(vec!["x".to_owned()]));
+        file.replace("tokenizer.ggml.add_bos_token", U32(1));
+    });
+    for (kind, says) in [
+        ("broken-file", "llama.embedding_length: expected an integer"),
+        ("broken-file", "llama.block_count: expected an integer"),
+        ("configuration", "llama.context_length: expected at least 2"),
+        ("configuration", "llama.rope.scaling.type: \"warp\" is not supported"),
+        ("tokenizer", "token_type: expected 267 entries, given 1"),
+        ("tokenizer", "does not join two tokens"),
+        ("broken-file", "tokenizer.ggml.add_bos_token: expected a boolean"),
+    ] {
+        refused(&path, kind, &[says]);
+    }
+    assert_eq!(super::report_of(&path, Depth::Full).problems().count(), 7);
 }

@@ -153,7 +153,7 @@ pub(super) fn scale(kernels: &Kernels, ctx: &mut StepCtx, x: &Tensor, factor: f3
 }
 
 /// Refuses a model that the backend has no kernels for, before any of its weights is read.
-fn check_kernels(config: &ModelConfig, spec: &DecoderSpec, kernels: &Kernels) -> Result<()> {
+pub(super) fn check_kernels(config: &ModelConfig, spec: &DecoderSpec, kernels: &Kernels) -> Result<()> {
     let activation = kernels.activation();
     let needed = [
         config.gate()?.op(),
