@@ -32,19 +32,23 @@ mod packed;
 mod quant;
 mod scaled;
 mod segment;
+mod table;
 #[cfg(test)]
 mod tests;
 
+use std::sync::Arc;
+
 use parking_lot::Mutex;
 use quire_kernels::{
-    Activation, DType, Device, DeviceId, Dispatch, HostWeight, Linear, LinearKernels, Part, Result, StepCtx,
-    Tensor,
+    Activation, DType, Device, DeviceId, Dispatch, EmbeddingTable, HostWeight, Linear, LinearKernels, Part,
+    Result, SharedBytes, StepCtx, Tensor,
 };
 
 use self::activation::{BLOCK_BYTES, BLOCK_LEN, QuantBlock};
 use self::layout::layout_of;
 use self::packed::PackedLinear;
 use self::segment::PackedMemory;
+use self::table::KeptTable;
 use crate::device::CpuDevice;
 use crate::lanes::{self, Program, Simd};
 
@@ -95,6 +99,15 @@ impl LinearKernels for CpuLinear {
     fn pack(&self, weights: &[HostWeight<'_>]) -> Result<Box<dyn Linear>> {
         HostWeight::check_merged(weights)?;
         Ok(Box::new(PackedLinear::pack(&self.device, &mut self.memory.lock(), weights)?))
+    }
+
+    /// Left where it lies: packing would read and write all of it for the few rows that are ever looked up.
+    fn pack_table(&self, weight: &HostWeight<'_>, bytes: SharedBytes) -> Result<Box<dyn EmbeddingTable>> {
+        if weight.scales.is_some() || !self.supports(weight.dtype) {
+            return Ok(Box::new(Arc::<dyn Linear>::from(self.pack(&[*weight])?)));
+        }
+        weight.check()?;
+        Ok(Box::new(KeptTable::new(&self.device, weight, bytes)))
     }
 
     fn supports(&self, dtype: DType) -> bool {

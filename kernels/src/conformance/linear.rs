@@ -1,8 +1,12 @@
 //! Linear layers.
 
+use std::sync::Arc;
+
 use super::bench::{Bench, Placement, epsilon, tolerance, widen};
 use super::report::At;
-use crate::{Activation, DType, HostWeight, InputPrecision, Linear, Result, WeightScales, math, quant};
+use crate::{
+    Activation, DType, HostWeight, InputPrecision, Linear, Result, StepCtx, Tensor, WeightScales, math, quant,
+};
 
 const WEIGHT_DTYPES: [DType; 17] = [
     DType::F32,
@@ -217,7 +221,8 @@ fn check_layer(bench: &mut Bench<'_>, op: &str, weights: &[TestWeight]) -> Resul
         check_forward(bench, op, &layer, num_tokens, placement, out_dtype)?;
     }
     check_what_is_no_number(bench, op, &layer)?;
-    check_embed(bench, op, &layer)
+    check_embed(bench, op, &layer)?;
+    weights.iter().try_for_each(|weight| check_table(bench, op, weight))
 }
 
 /// A row with a value that is not finite has no finite output, so that nothing hides it; rows beside it do.
@@ -300,13 +305,46 @@ fn forward(
 fn check_embed(bench: &mut Bench<'_>, op: &str, layer: &TestLayer) -> Result<()> {
     let [columns, rows] = [layer.layer.in_features(), layer.layer.out_features()];
     let case = format!("embed from [{rows}, {columns}]");
+    let embed = |ctx: &mut StepCtx, ids: &Tensor, out: &Tensor| layer.layer.embed(ctx, ids, out);
+    check_rows(bench, At { op, case: &case }, [rows, columns], &layer.rows, &embed)
+}
+
+/// A weight by itself is a table too.
+fn check_table(bench: &mut Bench<'_>, op: &str, weight: &TestWeight) -> Result<()> {
+    let [rows, columns] = [weight.rows, weight.columns];
+    let case = format!("table of [{rows}, {columns}]");
+    let at = At { op, case: &case };
+    let weight = HostWeight { bias: None, ..weight.host() };
+    let table = match bench.kernels.linear().pack_table(&weight, Arc::new(weight.data.to_vec())) {
+        Ok(table) => table,
+        Err(error) => {
+            bench.report.error(at, &error);
+            return Ok(());
+        }
+    };
+    let values = widen(&weight.decode());
+    let expected: Vec<_> = values.chunks(columns).map(|row| (row.to_vec(), 0.0)).collect();
+    let embed = |ctx: &mut StepCtx, ids: &Tensor, out: &Tensor| table.embed(ctx, ids, out);
+    check_rows(bench, at, [rows, columns], &expected, &embed)
+}
+
+/// What looks rows up.
+type Embed<'a> = &'a dyn Fn(&mut StepCtx, &Tensor, &Tensor) -> Result<()>;
+
+fn check_rows(
+    bench: &mut Bench<'_>,
+    at: At<'_>,
+    [rows, columns]: [usize; 2],
+    expected: &[(Vec<f64>, f64)],
+    embed: Embed<'_>,
+) -> Result<()> {
     let ids: Vec<i32> = [0, rows - 1, rows / 2, 0].iter().map(|&id| id as i32).collect();
-    let expected: Vec<f64> = ids.iter().flat_map(|&id| layer.rows[id as usize].0.clone()).collect();
+    let expected: Vec<f64> = ids.iter().flat_map(|&id| expected[id as usize].0.clone()).collect();
     let device_ids = bench.i32s(&[ids.len()], &ids)?;
     let out = bench.poisoned_residual([ids.len(), columns], Placement::Whole)?;
-    bench.ctx.step(|ctx| layer.layer.embed(ctx, &device_ids, &out.view))?;
+    bench.ctx.step(|ctx| embed(ctx, &device_ids, &out.view))?;
     // A backend may keep weights in its activation dtype.
     let dtype = bench.activation();
-    bench.check(At { op, case: &case }, &out, &expected, |i| tolerance(dtype, expected[i]))?;
+    bench.check(at, &out, &expected, |i| tolerance(dtype, expected[i]))?;
     Ok(())
 }

@@ -1,6 +1,7 @@
 use std::fmt;
+use std::sync::Arc;
 
-use super::Part;
+use super::{EmbeddingTable, Part, SharedBytes};
 use crate::{DType, Error, Result, StepCtx, Tensor, WeightError, quant};
 
 /// A weight matrix in host memory, as the checkpoint holds it.
@@ -168,6 +169,19 @@ pub trait LinearKernels: Part {
     ///
     /// [`Error::Weight`], [`Error::OutOfMemory`].
     fn pack(&self, weights: &[HostWeight<'_>]) -> Result<Box<dyn Linear>>;
+
+    /// Makes a table of a weight that is looked up and never multiplied. `bytes` are the elements, `weight.data`: a backend
+    /// that can read rows there keeps them in place of a copy.
+    ///
+    /// Not part of a step: it allocates.
+    ///
+    /// # Errors
+    ///
+    /// As [`pack`](Self::pack).
+    fn pack_table(&self, weight: &HostWeight<'_>, bytes: SharedBytes) -> Result<Box<dyn EmbeddingTable>> {
+        drop(bytes);
+        Ok(Box::new(Arc::<dyn Linear>::from(self.pack(&[*weight])?)))
+    }
 
     /// Bytes that [`pack`](Self::pack) makes of `num_bytes` of weights of this dtype, for the memory plan.
     fn packed_bytes(&self, dtype: DType, num_bytes: usize) -> usize {

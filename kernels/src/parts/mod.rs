@@ -19,6 +19,7 @@ mod moe;
 mod norm;
 mod rope;
 mod sampling;
+mod table;
 
 pub use activation::*;
 pub use attention::*;
@@ -30,6 +31,7 @@ pub use moe::*;
 pub use norm::*;
 pub use rope::*;
 pub use sampling::*;
+pub use table::*;
 
 use crate::{DeviceId, Limits};
 

@@ -1,9 +1,11 @@
 //! From tensors in a checkpoint to layers on a device.
 
-use quire_kernels::{ExpertWeights, Experts, Gate, HostWeight, Kernels, Linear, Tensor};
+use std::sync::Arc;
+
+use quire_kernels::{EmbeddingTable, ExpertWeights, Experts, Gate, HostWeight, Kernels, Linear, Tensor};
 
 use super::MlpModules;
-use crate::checkpoint::{Checkpoint, HostTensor};
+use crate::checkpoint::{Checkpoint, HostScales, HostTensor};
 use crate::config::ModelConfig;
 use crate::error::Result;
 
@@ -70,6 +72,22 @@ impl<'a> Loader<'a> {
     /// What is wrong with a tensor; what the backend cannot pack.
     pub fn linear(&self, module: &LinearModule, in_features: usize) -> Result<Box<dyn Linear>> {
         self.merged(std::slice::from_ref(module), in_features)
+    }
+
+    /// A matrix `[rows, columns]` that is looked up and never multiplied; a device may leave it where it lies.
+    ///
+    /// # Errors
+    /// As [`Loader::linear`].
+    pub fn table(&self, name: &str, rows: usize, columns: usize) -> Result<Box<dyn EmbeddingTable>> {
+        let name = format!("{name}.weight");
+        let HostTensor { dtype, bytes, scales, .. } = self.checkpoint.tensor(&name, &[rows, columns])?;
+        let (stored_name, bytes) = (self.checkpoint.stored_name(&name), Arc::new(bytes));
+        let scales = scales.as_ref().map(HostScales::as_weight_scales);
+        let weight =
+            HostWeight { name: &stored_name, dtype, rows, columns, data: &bytes, scales, bias: None };
+        let table = self.kernels.linear().pack_table(&weight, bytes.clone())?;
+        (self.on_bytes)(bytes.len() as u64);
+        Ok(table)
     }
 
     /// Linear layers that read the same input, packed into one whose outputs stand side by side. They may

@@ -17,7 +17,9 @@ mod tensors;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use quire_kernels::{ActivationOp, DType, Kernels, Linear, Result as KernelResult, StepCtx, Tensor};
+use quire_kernels::{
+    ActivationOp, DType, EmbeddingTable, Kernels, Linear, Result as KernelResult, StepCtx, Tensor,
+};
 
 use super::{AttentionInput, LinearModule, Loader, Model, ModelInput, RmsNorm, RopeTables};
 use crate::checkpoint::OutputHead;
@@ -31,10 +33,14 @@ pub use spec::{BlockNorms, DecoderSpec, ExpertNames, QkNorm, Storage};
 pub(crate) use tensors::decoder_layers;
 pub use tensors::decoder_tensors;
 
+const EMBEDDING: &str = "model.embed_tokens";
+
 /// A decoder with a language model's head.
 pub struct CausalLm {
     kernels: Kernels,
-    embed_tokens: Arc<dyn Linear>,
+    embed_tokens: Box<dyn EmbeddingTable>,
+    /// Whether the head is the embedding, and counts once.
+    is_tied: bool,
     embedding_scale: f32,
     layers: Vec<DecoderLayer>,
     norm: RmsNorm,
@@ -54,20 +60,20 @@ impl CausalLm {
         let kernels = loader.kernels();
         check_kernels(config, spec, kernels)?;
         let ropes = RopeTables::new(kernels, config, loader.max_model_len())?;
-        let vocabulary = |name: &str| {
-            let module =
-                LinearModule { name: name.to_owned(), out_features: config.vocab_size, has_bias: false };
-            loader.linear(&module, config.hidden_size).map(Arc::from)
-        };
-        let embed_tokens: Arc<dyn Linear> = vocabulary("model.embed_tokens")?;
-        let lm_head = match loader.checkpoint().output_head()? {
-            OutputHead::Tied => Arc::clone(&embed_tokens),
-            OutputHead::Own => vocabulary("lm_head")?,
+        let (rows, columns) = (config.vocab_size, config.hidden_size);
+        let is_tied = loader.checkpoint().output_head()? == OutputHead::Tied;
+        let name = if is_tied { EMBEDDING } else { "lm_head" };
+        let module = LinearModule { name: name.to_owned(), out_features: rows, has_bias: false };
+        let lm_head: Arc<dyn Linear> = loader.linear(&module, columns)?.into();
+        let embed_tokens: Box<dyn EmbeddingTable> = match is_tied {
+            true => Box::new(Arc::clone(&lm_head)),
+            false => loader.table(EMBEDDING, rows, columns)?,
         };
         let layers = (0..config.num_layers).map(|layer| DecoderLayer::load(loader, spec, layer, &ropes));
         Ok(Self {
             kernels: kernels.clone(),
             embed_tokens,
+            is_tied,
             embedding_scale: config.embedding_scale,
             layers: layers.collect::<Result<_>>()?,
             // The head is linear: what multiplies the logits may as well multiply what it reads.
@@ -80,9 +86,12 @@ impl CausalLm {
     }
 
     fn linears(&self) -> impl Iterator<Item = &dyn Linear> {
-        let own_head = (!Arc::ptr_eq(&self.embed_tokens, &self.lm_head)).then_some(&*self.lm_head);
-        let layers = self.layers.iter().flat_map(DecoderLayer::linears);
-        std::iter::once(&*self.embed_tokens).chain(own_head).chain(layers)
+        std::iter::once(&*self.lm_head).chain(self.layers.iter().flat_map(DecoderLayer::linears))
+    }
+
+    /// The embedding, where it is not the head.
+    fn own_table(&self) -> Option<&dyn EmbeddingTable> {
+        (!self.is_tied).then_some(&*self.embed_tokens)
     }
 }
 
@@ -135,13 +144,16 @@ impl Model for CausalLm {
         let norms = self.layers.iter().map(DecoderLayer::norm_bytes).sum::<usize>() + self.norm.num_bytes();
         let experts: usize =
             self.layers.iter().filter_map(DecoderLayer::experts).map(|experts| experts.num_bytes()).sum();
-        self.linears().map(Linear::num_bytes).sum::<usize>() + experts + norms + self.ropes.num_bytes()
+        let table = self.own_table().map_or(0, EmbeddingTable::num_bytes);
+        let linears: usize = self.linears().map(Linear::num_bytes).sum();
+        table + linears + experts + norms + self.ropes.num_bytes()
     }
 
     fn kernels(&self) -> Vec<(String, usize)> {
         let mut counts = BTreeMap::new();
         let experts = self.layers.iter().filter_map(DecoderLayer::experts).map(|experts| experts.kernel());
-        let names = self.linears().map(Linear::kernel).chain(experts);
+        let table = self.own_table().map(EmbeddingTable::kernel);
+        let names = self.linears().map(Linear::kernel).chain(experts).chain(table);
         names.for_each(|name| *counts.entry(name).or_default() += 1);
         counts.into_iter().collect()
     }
