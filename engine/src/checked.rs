@@ -3,11 +3,12 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use quire_executor::{LogprobsMode, RowSampling};
+use quire_executor::{LogitsProcessors, LogprobsMode, RowSampling};
 use quire_models::TextOptions;
 
 use crate::OutputKind;
 use crate::bad_words::BadSequences;
+use crate::logits_processors;
 use crate::output::StopReason;
 use crate::params::{ParamError, SamplingParams};
 use crate::structured::{GrammarSource, StructuredOutputs};
@@ -22,7 +23,7 @@ const MAX_BIAS: f64 = 100.0;
 const MAX_OUTPUTS: u32 = 16384;
 
 /// What a model and a configuration allow.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct ParamLimits {
     /// Token ids are below this.
     pub vocab_size: usize,
@@ -30,6 +31,8 @@ pub struct ParamLimits {
     pub max_logprobs: usize,
     /// What they are of.
     pub logprobs_mode: LogprobsMode,
+    /// Logits processors that there are.
+    pub processors: LogitsProcessors,
     /// Tokens that end a text.
     pub eos: EosTokens,
 }
@@ -82,6 +85,7 @@ impl SamplingParams {
         (row.presence_penalty, row.frequency_penalty, row.repetition_penalty) = self.check_penalties()?;
         row.logit_bias = self.check_bias(limits)?;
         row.allowed_token_ids = self.check_allowed(limits)?;
+        row.processors = logits_processors::check(&self.logits_processors, &limits.processors)?;
         row.logprobs = check_logprobs("logprobs", self.logprobs, limits)?;
         row.prompt_logprobs = check_logprobs("prompt_logprobs", self.prompt_logprobs, limits)?;
         let end_tokens = self.end_tokens(limits)?;

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use quire_executor::Executor;
+use quire_executor::{Executor, LogitsProcessors};
 use quire_kvcache::{HashKey, KvCacheConfig, KvCacheManager, KvGroup};
 use quire_models::Tokenizer;
 use quire_scheduler::record::FlightRecorder;
@@ -44,6 +44,8 @@ pub struct EngineParts {
     pub grammar_time_limit: Duration,
     /// Who runs when.
     pub policy: Box<dyn SchedulerPolicy>,
+    /// What requests may have their logits edited by: the same that the executor has.
+    pub processors: LogitsProcessors,
     /// What computes.
     pub executor: Box<dyn Executor>,
 }
@@ -60,6 +62,7 @@ impl EngineParts {
             default_params: SamplingParams::default(),
             grammar_time_limit: GrammarCompiler::TIME_LIMIT,
             policy: Box::new(Fcfs),
+            processors: LogitsProcessors::new(),
             executor,
         }
     }
@@ -89,6 +92,7 @@ impl Engine {
             default_params,
             grammar_time_limit,
             policy,
+            processors,
             executor,
         } = parts;
         let scheduler = scheduler(&config, policy, executor.as_ref())?;
@@ -117,6 +121,7 @@ impl Engine {
                 vocab_size,
                 max_logprobs: config.max_logprobs.of(vocab_size),
                 logprobs_mode: config.logprobs_mode,
+                processors,
                 eos,
             },
             max_model_len,

@@ -10,7 +10,7 @@ use quire_executor::RowSampling;
 use quire_kvcache::{BlockHashes, CacheSalt, Capacity, PrefixHasher};
 use quire_scheduler::{NewSequence, TenantId, Time};
 
-use crate::beam::CheckedBeams;
+use crate::beam::{BeamSearchParams, CheckedBeams};
 use crate::checked::{CheckedParams, ParamLimits};
 use crate::clock::Clock;
 use crate::prompt::Prompt;
@@ -161,6 +161,7 @@ impl Frontend {
     fn check_params(&self, request: &Request) -> Result<(CheckedParams, Option<CheckedBeams>)> {
         if let Some(search) = &request.beam_search {
             let beams = search.checked(&self.limits)?;
+            BeamSearchParams::check_beside(&request.params)?;
             return Ok((search.as_sampling(self.limits.vocab_size).check(&self.limits)?, Some(beams)));
         }
         let mut params = request.params.check(&self.limits)?;

@@ -63,6 +63,7 @@ mod frontend;
 mod histogram;
 mod llm;
 mod load;
+mod logits_processors;
 mod model_check;
 mod output;
 mod output_kind;
@@ -94,6 +95,7 @@ pub use fingerprint::Fingerprint;
 pub use histogram::Histogram;
 pub use llm::Llm;
 pub use load::{EngineBuilder, EnginePlan, PoolDefault};
+pub use logits_processors::LogitsProcessorCall;
 pub use model_check::check_model;
 pub use output::{
     CompletionOutput, Delta, FinishReason, RequestEvent, RequestMetrics, RequestOutput, StopReason,

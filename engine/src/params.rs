@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::OutputKind;
+use crate::logits_processors::LogitsProcessorCall;
 use crate::structured::StructuredOutputs;
 
 /// Sampling parameters. The names and meanings are those of vLLM; [`check`](Self::check) says what is allowed.
@@ -69,6 +70,9 @@ pub struct SamplingParams {
     /// The form that the output must have. An output that has come to its end ends, whatever `min_tokens` and `ignore_eos`
     /// say, without a token for it.
     pub structured_outputs: Option<StructuredOutputs>,
+    /// Code registered with the engine that edits the logits on the host, each name once. They run in the order in which
+    /// they were registered, before biases and penalties.
+    pub logits_processors: Vec<LogitsProcessorCall>,
 }
 
 impl Default for SamplingParams {
@@ -101,6 +105,7 @@ impl Default for SamplingParams {
             truncate_prompt_tokens: None,
             output_kind: OutputKind::default(),
             structured_outputs: None,
+            logits_processors: Vec::new(),
         }
     }
 }
@@ -227,6 +232,7 @@ const FIELDS: &[&str] = &[
     "truncate_prompt_tokens",
     "output_kind",
     "structured_outputs",
+    "logits_processors",
 ];
 
 /// Fields that today's vLLM has and for which there is no code yet, with what works.

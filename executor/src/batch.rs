@@ -132,10 +132,21 @@ pub struct RowSampling {
     pub logit_bias: Vec<(u32, f32)>,
     /// The only tokens that may be chosen; none is all.
     pub allowed_token_ids: Option<Vec<u32>>,
+    /// The logits processors that the row asks for, each once.
+    pub processors: Vec<ProcessorCall>,
     /// How many of the best log-probabilities come back with each sampled token (0: only its own).
     pub logprobs: Option<u32>,
     /// The same for every prompt token but the first.
     pub prompt_logprobs: Option<u32>,
+}
+
+/// A row's wish for a [`LogitsProcessor`](crate::LogitsProcessor).
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct ProcessorCall {
+    /// Its place among those that the device has.
+    pub processor: u32,
+    /// What it is told.
+    pub args: serde_json::Value,
 }
 
 impl Default for RowSampling {
@@ -155,6 +166,7 @@ impl Default for RowSampling {
             end_token_ids: Vec::new(),
             logit_bias: Vec::new(),
             allowed_token_ids: None,
+            processors: Vec::new(),
             logprobs: None,
             prompt_logprobs: None,
         }

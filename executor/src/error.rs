@@ -191,6 +191,16 @@ pub enum BatchError {
         /// What is left after the step.
         left: usize,
     },
+    /// A logits processor that the device does not have.
+    #[error("row {} asks for logits processor {given} of {num_processors}", row.0)]
+    Processor {
+        /// The row.
+        row: RowId,
+        /// What it asks for.
+        given: u32,
+        /// How many there are.
+        num_processors: usize,
+    },
     /// A gated row that chooses nothing.
     #[error("row {} is gated but does not sample", row.0)]
     GatedWithoutSample {

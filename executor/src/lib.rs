@@ -21,7 +21,7 @@
 //! use std::sync::Arc;
 //!
 //! use quire_executor::{
-//!     AddedRow, Executor, LocalExecutor, LogprobsMode, MaxModelLen, MemoryPlan, MemoryRequest, ModelSizes, PlannedRow,
+//!     AddedRow, Executor, LocalExecutor, LogitsProcessors, LogprobsMode, MaxModelLen, MemoryPlan, MemoryRequest, ModelSizes, PlannedRow,
 //!     PoolSize, RowId, RowSampling, StepBatch, WorkerConfig, process_resident_bytes,
 //! };
 //! use quire_kernels::DType;
@@ -54,6 +54,7 @@
 //!     kernels,
 //!     plan,
 //!     kv_scales: Vec::new(),
+//!     processors: LogitsProcessors::new(),
 //!     probe: Arc::new(process_resident_bytes),
 //!     load: Box::new(move |kernels| Llama.build(&Loader::new(&checkpoint, kernels, 128))),
 //! })?;
@@ -104,13 +105,17 @@ mod mask_channel;
 mod memory;
 mod output;
 mod pool;
+mod processor;
+mod processors;
 mod row;
 mod runner;
 mod swap;
 pub mod testing;
 mod worker;
 
-pub use batch::{AddedRow, BlockTransfer, PlannedRow, RowId, RowSampling, StepBatch, SwapDirection};
+pub use batch::{
+    AddedRow, BlockTransfer, PlannedRow, ProcessorCall, RowId, RowSampling, StepBatch, SwapDirection,
+};
 pub use error::{BatchError, ExecutorError};
 pub use executor::{DeviceCapacity, Executor, Ticket};
 pub use graphs::GraphSizes;
@@ -123,5 +128,7 @@ pub use memory::{
 };
 pub use output::{RowFault, RowOutput, StepOutput, TokenLogprobs};
 pub use pool::KvPool;
+pub use processor::{LogitsProcessor, RowLogits};
+pub use processors::{LogitsProcessors, ProcessorError};
 pub use runner::{ModelRunner, PendingStep, RunnerConfig};
 pub use worker::{LoadModel, Worker, WorkerConfig};

@@ -52,6 +52,15 @@ pub enum RowFault {
         /// Where the token would stand in its sequence.
         position: u32,
     },
+    /// The same of a row whose logits were edited on the host.
+    #[error(
+        "no finite logits are left for position {position} by its logits processors: one panicked, wrote a NaN or an \
+         infinity, or forbade every token"
+    )]
+    Processors {
+        /// Where the token would stand in its sequence.
+        position: u32,
+    },
 }
 
 /// The log-probability of a token, and those of the best ones at its place; of which logits, and whether they are the

@@ -6,7 +6,8 @@ use std::ops::Range;
 use quire_kernels::mask_words;
 
 use crate::{
-    AddedRow, BatchError, DeviceCapacity, PlannedRow, RowId, RowMask, RowSampling, StepBatch, TokenMasks,
+    AddedRow, BatchError, DeviceCapacity, PlannedRow, ProcessorCall, RowId, RowMask, RowSampling, StepBatch,
+    TokenMasks,
 };
 
 /// The host's side of a row.
@@ -82,6 +83,7 @@ pub(crate) struct RowTable {
     rows: Vec<Option<Row>>,
     capacity: DeviceCapacity,
     max_logprobs: u32,
+    num_processors: usize,
     last_step: Option<u64>,
     num_added: u64,
 }
@@ -89,7 +91,12 @@ pub(crate) struct RowTable {
 impl RowTable {
     pub(crate) fn new(capacity: DeviceCapacity, max_logprobs: u32) -> Self {
         let rows = (0..capacity.max_num_seqs).map(|_| None).collect();
-        Self { rows, capacity, max_logprobs, last_step: None, num_added: 0 }
+        Self { rows, capacity, max_logprobs, num_processors: 0, last_step: None, num_added: 0 }
+    }
+
+    /// The table of a device with so many logits processors.
+    pub(crate) fn with_processors(self, num_processors: usize) -> Self {
+        Self { num_processors, ..self }
     }
 
     /// A row that is there.
@@ -275,6 +282,11 @@ impl RowTable {
         let given = sampling.logprobs.max(sampling.prompt_logprobs).unwrap_or(0);
         if given > max_logprobs {
             return Err(BatchError::Logprobs { row, given, max_logprobs });
+        }
+        let num_processors = self.num_processors;
+        let is_known = |call: &&ProcessorCall| (call.processor as usize) < num_processors;
+        if let Some(call) = sampling.processors.iter().find(|call| !is_known(call)) {
+            return Err(BatchError::Processor { row, given: call.processor, num_processors });
         }
         self.check_ids(row, &sampling.end_token_ids)?;
         self.check_ids(row, sampling.allowed_token_ids.as_deref().unwrap_or_default())?;

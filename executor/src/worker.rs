@@ -14,7 +14,7 @@ use crate::mask_channel::{MaskReceiver, MaskSender, mask_channel};
 use crate::memory::{MeasuredMemory, MemoryPlan, MemoryProbe, MemoryReport};
 use crate::runner::PendingStep;
 use crate::swap::SwapSpace;
-use crate::{DeviceCapacity, ExecutorError, KvPool, ModelRunner, StepBatch, TokenMasks};
+use crate::{DeviceCapacity, ExecutorError, KvPool, LogitsProcessors, ModelRunner, StepBatch, TokenMasks};
 
 /// Reads the weights, on the worker's thread.
 pub type LoadModel = Box<dyn FnOnce(&Kernels) -> quire_models::Result<Box<dyn Model>> + Send>;
@@ -27,6 +27,8 @@ pub struct WorkerConfig {
     pub plan: MemoryPlan,
     /// What the elements of an 8-bit cache are multiplied with, for each layer; empty where they stand for themselves.
     pub kv_scales: Vec<KvScales>,
+    /// What rows may have their logits edited by.
+    pub processors: LogitsProcessors,
     /// Reads bytes in use, for the report.
     pub probe: MemoryProbe,
     /// Reads the weights.
@@ -173,6 +175,7 @@ struct WorkerThread {
     pool: KvPool,
     swap_space: Option<SwapSpace>,
     plan: MemoryPlan,
+    processors: LogitsProcessors,
     masks: MaskReceiver,
     /// `None` after a failure.
     runner: Option<ModelRunner>,
@@ -183,7 +186,7 @@ impl WorkerThread {
         config: WorkerConfig,
         masks: MaskReceiver,
     ) -> Result<(Self, MemoryReport, DeviceCapacity), ExecutorError> {
-        let WorkerConfig { kernels, plan, kv_scales, probe, load } = config;
+        let WorkerConfig { kernels, plan, kv_scales, processors, probe, load } = config;
         let before_load = probe();
         kernels.device().reserve(plan.reserved_bytes())?;
         let model: Arc<dyn Model> =
@@ -198,7 +201,7 @@ impl WorkerThread {
             0 => None,
             num_blocks => Some(SwapSpace::new(kernels.device().as_ref(), &pool, num_blocks)?),
         };
-        let mut thread = Self { kernels, model, pool, swap_space, plan, masks, runner: None };
+        let mut thread = Self { kernels, model, pool, swap_space, plan, processors, masks, runner: None };
         let capacity = thread.reset()?;
         let measured = MeasuredMemory { before_load, after_weights, after_pool: probe() };
         let report = MemoryReport { plan: thread.plan.clone(), loaded_weight_bytes, measured };
@@ -242,9 +245,10 @@ impl WorkerThread {
         self.masks.clear();
         let (kernels, model, pool) = (self.kernels.clone(), Arc::clone(&self.model), self.pool.clone());
         let MemoryPlan { runner, scratch_bytes, .. } = self.plan.clone();
-        let swap_space = self.swap_space.clone();
+        let (swap_space, processors) = (self.swap_space.clone(), self.processors.clone());
         let make = || {
-            let mut runner = ModelRunner::new(kernels, model, pool, runner, scratch_bytes)?;
+            let runner = ModelRunner::new(kernels, model, pool, runner, scratch_bytes)?;
+            let mut runner = runner.with_processors(&processors);
             if let Some(space) = swap_space {
                 runner = runner.with_swap_space(space)?;
             }

@@ -176,6 +176,7 @@ fn a_model_that_does_not_load_is_an_error_and_no_hang() {
         kernels: kernels.clone(),
         plan: plan.clone(),
         kv_scales: Vec::new(),
+        processors: Default::default(),
         probe: Arc::new(quire_executor::process_resident_bytes),
         load,
     };

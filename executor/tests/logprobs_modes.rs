@@ -2,11 +2,12 @@
 
 mod common;
 
-use common::{Answer, Dice, Job, Schedule, VOCAB_SIZE, backends, request, run, start};
-use quire_executor::{LogprobsMode, MemoryRequest, RowSampling, TokenLogprobs};
+use common::{Answer, Dice, Job, SCALE, Schedule, VOCAB_SIZE, backends, request, run, start};
+use quire_executor::{LogprobsMode, MemoryRequest, ProcessorCall, RowSampling, TokenLogprobs};
 use quire_kernels::Kernels;
 
 const END: u32 = 2;
+const FACTOR: f64 = 0.9;
 
 /// Everything at once, each of it so strong that its place in the order shows.
 fn sampling() -> RowSampling {
@@ -22,6 +23,7 @@ fn sampling() -> RowSampling {
         min_tokens: 3,
         end_token_ids: vec![END],
         logit_bias: vec![(7, 3.5), (9, -2.0), (END, 4.0), (11, f32::NEG_INFINITY)],
+        processors: vec![ProcessorCall { processor: SCALE, args: FACTOR.into() }],
         logprobs: Some(VOCAB_SIZE as u32),
         ..RowSampling::default()
     }
@@ -51,7 +53,8 @@ fn log_softmax(logits: &[f64]) -> Vec<f64> {
 }
 
 /// What is done to logits, one after the other.
-const ORDER: [&str; 7] = ["bias", "min_tokens", "penalties", "temperature", "min_p", "top_k", "top_p"];
+const ORDER: [&str; 8] =
+    ["processors", "bias", "min_tokens", "penalties", "temperature", "min_p", "top_k", "top_p"];
 
 /// The logits of a row after the stages of `order`.
 fn processed(raw: &[f64], prompt: &[u32], output: &[u32], order: &[&str]) -> Vec<f64> {
@@ -59,6 +62,7 @@ fn processed(raw: &[f64], prompt: &[u32], output: &[u32], order: &[&str]) -> Vec
     let mut logits = raw.to_vec();
     for stage in order {
         match *stage {
+            "processors" => logits.iter_mut().for_each(|logit| *logit *= FACTOR),
             "bias" => sampling.logit_bias.iter().for_each(|&(id, b)| logits[id as usize] += f64::from(b)),
             "min_tokens" if output.len() < 3 => logits[END as usize] = f64::NEG_INFINITY,
             "min_tokens" => {}
@@ -131,7 +135,7 @@ fn stages(answer: &Answer, job: &Job, order: &[&str]) -> Vec<(Vec<f64>, Vec<f64>
 }
 
 #[test]
-fn logits_become_a_token_by_bias_min_tokens_penalties_temperature_min_p_top_k_top_p() {
+fn logits_become_a_token_by_processors_bias_min_tokens_penalties_temperature_min_p_top_k_top_p() {
     for (_, kernels) in backends() {
         let job = job(sampling());
         let raw = answer(kernels(), LogprobsMode::RawLogits, &job);
@@ -160,7 +164,7 @@ fn each_mode_tells_what_its_name_says() {
         let of = |mode| answer(common::backends()[0].1(), mode, &job);
         let raw = of(LogprobsMode::RawLogits);
         // A greedy row has neither temperature nor filters.
-        let stages = stages(&raw, &job, if is_greedy { &ORDER[..3] } else { &ORDER });
+        let stages = stages(&raw, &job, if is_greedy { &ORDER[..4] } else { &ORDER });
         for mode in LogprobsMode::ALL {
             let told = of(mode);
             assert_eq!(told.token_ids, raw.token_ids);

@@ -2,10 +2,10 @@
 
 mod common;
 
-use common::{Dice, Job, Schedule, backends, next_step, request, run, start};
+use common::{Dice, ECHO, Job, Schedule, backends, next_step, request, run, start};
 use quire_executor::{
-    AddedRow, Executor, ExecutorError, LocalExecutor, PlannedRow, RowFault, RowId, RowMask, RowOutput,
-    RowSampling, StepBatch, TokenMask, TokenMasks,
+    AddedRow, Executor, ExecutorError, LocalExecutor, PlannedRow, ProcessorCall, RowFault, RowId, RowMask,
+    RowOutput, RowSampling, StepBatch, TokenMask, TokenMasks,
 };
 
 fn greedy(prompt: Vec<u32>, num_new: usize) -> Job {
@@ -336,5 +336,26 @@ fn a_step_that_waits_for_masks_ends_with_the_device_s_reset() {
         executor.reset().unwrap();
         // One that waits holds up nobody who ends the executor.
         let _ticket = executor.submit(gated(next_step())).unwrap();
+    }
+}
+
+#[test]
+fn br_42_a_processor_that_panics_takes_its_own_rows_alone() {
+    for (name, kernels) in backends() {
+        let mut executor = start(kernels(), &request(16, 20));
+        let prompt = Dice(4).prompt(10);
+        let alone = tokens(&mut executor, &greedy(prompt.clone(), 2));
+        let mut bad = added(1, &prompt, 0, &[3, 4]);
+        bad.sampling.processors = vec![ProcessorCall { processor: ECHO, args: "no number".into() }];
+        let batch = StepBatch {
+            added: vec![added(0, &prompt, 0, &[1, 2]), bad],
+            rows: vec![planned(0, 10), planned(1, 10)],
+            ..StepBatch::default()
+        };
+        let rows = rows_of_step(&mut executor, batch);
+        assert_eq!(rows[0].token_ids, alone[..1], "{name}");
+        assert_eq!(rows[1].fault, Some(RowFault::Processors { position: 10 }), "{name}");
+        let next = StepBatch { released: vec![RowId(1)], rows: vec![planned(0, 1)], ..StepBatch::default() };
+        assert_eq!(rows_of_step(&mut executor, next)[0].token_ids, alone[1..], "{name}");
     }
 }

@@ -3,6 +3,7 @@
 use std::ffi::OsString;
 use std::process::ExitCode;
 
+use quire_executor::{LogitsProcessor, LogitsProcessors};
 use quire_kernels::Kernels;
 use quire_models::{Architecture, ModelRegistry};
 use quire_scheduler::{PolicyRegistry, SchedulerPolicy};
@@ -36,6 +37,7 @@ pub struct App {
     pub(crate) policies: PolicyRegistry,
     pub(crate) backends: BackendRegistry,
     pub(crate) models: ModelRegistry,
+    pub(crate) processors: LogitsProcessors,
 }
 
 impl App {
@@ -71,6 +73,18 @@ impl App {
     #[must_use]
     pub fn model(mut self, name: impl Into<String>, architecture: impl Architecture + 'static) -> Self {
         self.models.register(name, architecture);
+        self
+    }
+
+    /// Adds a logits processor, for requests that ask for it under `logits_processors` and for `--logits-processor`; one
+    /// of the same name is replaced.
+    #[must_use]
+    pub fn logits_processor<P: LogitsProcessor + 'static>(
+        mut self,
+        name: impl Into<String>,
+        constructor: impl Fn() -> P + Send + Sync + 'static,
+    ) -> Self {
+        self.processors = self.processors.with(name, constructor);
         self
     }
 

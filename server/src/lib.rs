@@ -53,6 +53,7 @@ pub use quire_engine::{
     AsyncLlm, ChatMessage, EngineClient, EngineOptions, Prompt, Request, RequestEvent, RequestOutput,
     SamplingParams,
 };
+pub use quire_executor::{LogitsProcessor, LogitsProcessors, RowId, RowLogits};
 pub use {
     quire_engine as engine, quire_kernels as kernels, quire_kernels_cpu as kernels_cpu,
     quire_models as models, quire_scheduler as scheduler,

@@ -1,6 +1,7 @@
 use std::ops::Deref;
 
 use quire_engine::EngineOptions;
+use quire_executor::LogitsProcessors;
 use quire_models::ModelRegistry;
 use quire_scheduler::PolicyRegistry;
 
@@ -39,7 +40,8 @@ impl Llm {
         let options = start::complete(options, &ModelSource::parse(model)?, &env)?;
         let kernels = start::backend(&backends, &options, None)?;
         let (policies, models) = (PolicyRegistry::default(), ModelRegistry::default());
-        let parts = Parts { kernels, policies: &policies, models: &models };
+        let parts =
+            Parts { kernels, policies: &policies, models: &models, processors: LogitsProcessors::new() };
         Ok(Self(start::builder(options, &parts).llm()?))
     }
 }

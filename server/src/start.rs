@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use quire_engine::{EngineBuilder, EngineClient, EngineOptions, EnginePlan, Llm, PoolDefault};
+use quire_executor::LogitsProcessors;
 use quire_kernels::{DType, Kernels};
 use quire_kernels_cuda::KernelTuning;
 use quire_models::{Checkpoint, ModelRegistry};
@@ -19,13 +20,15 @@ pub(crate) struct Parts<'a> {
     pub(crate) kernels: Kernels,
     pub(crate) policies: &'a PolicyRegistry,
     pub(crate) models: &'a ModelRegistry,
+    pub(crate) processors: LogitsProcessors,
 }
 
 /// An engine that is not loaded yet.
 pub(crate) fn builder<'a>(options: EngineOptions, parts: &Parts<'a>) -> EngineBuilder<'a> {
     let kernels = parts.kernels.clone();
     let device = Arc::clone(kernels.device());
-    let builder = EngineBuilder::new(options, kernels, parts.models, parts.policies);
+    let builder = EngineBuilder::new(options, kernels, parts.models, parts.policies)
+        .logits_processors(parts.processors.clone());
     match device.used_bytes() {
         // A device with memory of its own is there for the cache; that of the host is shared with everybody.
         Some(_) => {

@@ -87,6 +87,21 @@ impl BeamSearchParams {
         Ok(CheckedBeams { width: self.beam_width as usize, length_penalty: self.length_penalty })
     }
 
+    /// Refuses what a request wants beside a search and would not get: candidates are the most probable tokens of the model,
+    /// whatever a grammar or a logits processor says of them.
+    pub(crate) fn check_beside(params: &SamplingParams) -> Result<(), ParamError> {
+        let refuse = |field, value: String| {
+            Err(ParamError::NotBuilt { field, value, rule: "none beside a beam search" })
+        };
+        if let Some(form) = &params.structured_outputs {
+            return refuse("structured_outputs", serde_json::to_string(form).unwrap_or_default());
+        }
+        match params.logits_processors.first() {
+            Some(call) => refuse("logits_processors", call.name.clone()),
+            None => Ok(()),
+        }
+    }
+
     /// How each beam finds its candidates. What it samples itself means nothing.
     pub(crate) fn as_sampling(&self, vocab_size: usize) -> SamplingParams {
         let num_candidates = (2 * u64::from(self.beam_width)).min(vocab_size as u64);

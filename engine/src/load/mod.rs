@@ -11,7 +11,8 @@ use std::sync::Arc;
 use std::thread;
 
 use quire_executor::{
-    LocalExecutor, MemoryPlan, MemoryProbe, ModelSizes, WorkerConfig, process_resident_bytes,
+    LocalExecutor, LogitsProcessors, MemoryPlan, MemoryProbe, ModelSizes, WorkerConfig,
+    process_resident_bytes,
 };
 use quire_kernels::Kernels;
 use quire_models::check::{self, CheckOptions, CheckTokenizer};
@@ -37,6 +38,7 @@ pub struct EngineBuilder<'a> {
     kernels: Kernels,
     models: &'a ModelRegistry,
     policies: &'a PolicyRegistry,
+    processors: LogitsProcessors,
     pool_default: PoolDefault,
     probe: MemoryProbe,
 }
@@ -51,6 +53,7 @@ pub struct EnginePlan {
     kernels: Kernels,
     models: ModelRegistry,
     policy: Box<dyn SchedulerPolicy>,
+    processors: LogitsProcessors,
     probe: MemoryProbe,
     texts: GivenTexts,
 }
@@ -64,13 +67,55 @@ impl<'a> EngineBuilder<'a> {
         policies: &'a PolicyRegistry,
     ) -> Self {
         let probe: MemoryProbe = Arc::new(process_resident_bytes);
-        Self { options, kernels, models, policies, pool_default: PoolDefault::default(), probe }
+        let (processors, pool_default) = (LogitsProcessors::new(), PoolDefault::default());
+        Self { options, kernels, models, policies, processors, pool_default, probe }
     }
 
     /// Sets what the KV pool is measured by where nobody gives its size.
     #[must_use]
     pub fn pool_default(mut self, pool_default: PoolDefault) -> Self {
         self.pool_default = pool_default;
+        self
+    }
+
+    /// Sets the code that requests may have their logits edited by, by name.
+    ///
+    /// ```
+    /// use quire_engine::{EngineBuilder, EngineOptions, LogitsProcessorCall, SamplingParams};
+    /// use quire_executor::{LogitsProcessor, LogitsProcessors, RowLogits};
+    /// use quire_kernels::reference;
+    /// use quire_models::{ModelRegistry, testing::TinyModel};
+    /// use quire_scheduler::PolicyRegistry;
+    ///
+    /// /// Only tokens of an even number.
+    /// struct Even;
+    ///
+    /// impl LogitsProcessor for Even {
+    ///     fn process(&mut self, rows: &mut [RowLogits<'_>]) {
+    ///         for row in rows {
+    ///             row.logits.iter_mut().skip(1).step_by(2).for_each(|logit| *logit = f32::NEG_INFINITY);
+    ///         }
+    ///     }
+    /// }
+    ///
+    /// # let folder = tempfile::tempdir()?;
+    /// # TinyModel::llama().write_folder(folder.path())?;
+    /// let options = EngineOptions::new(folder.path()).num_gpu_blocks_override(Some(64)).seed(0);
+    /// let (models, policies) = (ModelRegistry::default(), PolicyRegistry::default());
+    /// let llm = EngineBuilder::new(options, reference::kernels(), &models, &policies)
+    ///     .logits_processors(LogitsProcessors::new().with("even", || Even))
+    ///     .llm()?;
+    /// let params = SamplingParams {
+    ///     logits_processors: vec![LogitsProcessorCall::new("even", ())],
+    ///     ..SamplingParams::default()
+    /// };
+    /// let output = llm.generate(["Hello"], &params)?.remove(0);
+    /// assert!(output.outputs[0].token_ids.iter().all(|id| id % 2 == 0));
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    #[must_use]
+    pub fn logits_processors(mut self, processors: LogitsProcessors) -> Self {
+        self.processors = processors;
         self
     }
 
@@ -131,6 +176,7 @@ impl<'a> EngineBuilder<'a> {
             kernels: self.kernels,
             models: self.models.clone(),
             policy,
+            processors: self.processors,
             probe: self.probe,
         })
     }
@@ -231,14 +277,22 @@ impl EnginePlan {
     }
 
     fn load_weights(self, texts: LoadedTexts) -> Result<EngineParts> {
-        let Self { config, memory, kv_cache, checkpoint, kernels, models, policy, probe, .. } = self;
+        let Self { config, memory, kv_cache, checkpoint, kernels, models, policy, processors, probe, .. } =
+            self;
         let (max_model_len, source) = (config.max_model_len(), Arc::clone(&checkpoint));
         let load = move |kernels: &Kernels| {
             let architecture = models.find(&source.config().architecture)?;
             architecture.build(&Loader::new(&source, kernels, max_model_len))
         };
         let (kv_scales, device) = (kv_cache.scales, Arc::clone(kernels.device()));
-        let worker = WorkerConfig { kernels, plan: memory, kv_scales, probe, load: Box::new(load) };
+        let worker = WorkerConfig {
+            kernels,
+            plan: memory,
+            kv_scales,
+            processors: processors.clone(),
+            probe,
+            load: Box::new(load),
+        };
         // What the texts were made from need not be there beside the weights.
         checkpoint.release_pages();
         let executor = thread::scope(|scope| {
@@ -253,6 +307,7 @@ impl EnginePlan {
             tokenizer: texts.tokenizer,
             grammar_time_limit: GrammarCompiler::TIME_LIMIT,
             policy,
+            processors,
             executor: Box::new(executor),
             config,
         })

@@ -4,8 +4,9 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use quire_engine::{
-    BeamSearchParams, CompletionOutput, EngineOptions, Error, ErrorKind, FinishReason, Llm, MaxModelLen,
-    PreemptionMode, Request, RequestEvent, RequestOutput, SamplingParams, StopReason,
+    BeamSearchParams, CompletionOutput, EngineOptions, Error, ErrorKind, FinishReason, Llm,
+    LogitsProcessorCall, MaxModelLen, PreemptionMode, Request, RequestEvent, RequestOutput, SamplingParams,
+    StopReason, StructuredOutputs,
 };
 use quire_kernels::{Kernels, reference, testing};
 use quire_models::testing::TinyModel;
@@ -315,6 +316,33 @@ fn a_search_that_cannot_be_is_refused_before_anything_runs() {
 }
 
 /// The edge of the pool, and of the model's context.
+#[test]
+fn a_search_with_a_form_or_a_logits_processor_is_refused() {
+    let rig = scripted(64, 0, true);
+    let form = StructuredOutputs { regex: Some("a+".to_owned()), ..StructuredOutputs::default() };
+    let processor = LogitsProcessorCall::new("any", ());
+    let beside = [
+        (
+            "structured_outputs",
+            SamplingParams { structured_outputs: Some(form), ..SamplingParams::default() },
+        ),
+        (
+            "logits_processors",
+            SamplingParams { logits_processors: vec![processor], ..SamplingParams::default() },
+        ),
+    ];
+    for (field, params) in beside {
+        let request = Request { params, ..Request::beam_search(vec![9], BeamSearchParams::new(2, 3)) };
+        let error = rig.llm.stream(request).unwrap_err();
+        assert!(matches!(&error, Error::Param(refused) if refused.field() == field), "{error:?}");
+        assert!(
+            error.to_string().ends_with("is not built yet: expected none beside a beam search"),
+            "{error}"
+        );
+    }
+    rig.check_alive();
+}
+
 #[test]
 fn a_search_ends_as_length_where_there_is_no_room() {
     let rig = scripted(8, 0, true);

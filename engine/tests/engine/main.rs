@@ -15,6 +15,7 @@ mod loops;
 mod model;
 mod output_kinds;
 mod params;
+mod processors;
 mod rig;
 mod sampling_goldens;
 mod schemas;

@@ -3,7 +3,8 @@
 use std::fmt::{Debug, Write};
 use std::sync::{Arc, Mutex};
 
-use quire_engine::{CheckedParams, EosTokens, ParamError, ParamLimits, SamplingParams};
+use quire_engine::{CheckedParams, EosTokens, LogitsProcessorCall, ParamError, ParamLimits, SamplingParams};
+use quire_executor::{LogitsProcessor, LogitsProcessors, RowLogits};
 use serde_json::{Map, Value, json};
 
 /// One parameter.
@@ -79,6 +80,13 @@ const ROWS: &[Row] = &[
         r#"["a", {"regex": 1}, {"guided_json": {}}]"#,
     ),
     row(
+        "logits_processors",
+        "[]",
+        r#"[[], ["even"], [{"name": "even"}, {"qualname": "add", "kwargs": 1}], [{"name": "add", "args": 2}]]"#,
+        r#"[["odd"], ["add"], ["even", "even"], [{"name": "add", "args": "x"}]]"#,
+        r#"["even", [1], [{"args": 1}], [{"name": "even", "x": 1}], {}]"#,
+    ),
+    row(
         "output_kind",
         r#""delta""#,
         r#"["cumulative", "delta", "final_only"]"#,
@@ -87,9 +95,27 @@ const ROWS: &[Row] = &[
     ),
 ];
 
+struct Even;
+
+impl LogitsProcessor for Even {
+    fn process(&mut self, _rows: &mut [RowLogits<'_>]) {}
+}
+
+/// Takes a number.
+struct Add;
+
+impl LogitsProcessor for Add {
+    fn check_args(&self, args: &Value) -> Result<(), String> {
+        args.as_f64().map(drop).ok_or_else(|| "a number".to_owned())
+    }
+
+    fn process(&mut self, _rows: &mut [RowLogits<'_>]) {}
+}
+
 fn limits() -> ParamLimits {
     let eos = EosTokens { silent: [2].into(), told: [7].into() };
-    ParamLimits { vocab_size: 100, max_logprobs: 20, eos, ..ParamLimits::default() }
+    let processors = LogitsProcessors::new().with("even", || Even).with("add", || Add);
+    ParamLimits { vocab_size: 100, max_logprobs: 20, eos, processors, ..ParamLimits::default() }
 }
 
 fn list(json: &str) -> Vec<Value> {
@@ -166,6 +192,28 @@ fn a_bias_is_clamped_and_a_greedy_row_has_no_filters() {
     let params = SamplingParams::default().with_json(greedy.as_object().unwrap()).unwrap();
     let row = params.check(&limits()).unwrap().row_sampling(0);
     assert_eq!((row.temperature, row.top_p, row.top_k, row.min_p), (0.0, 1.0, 0, 0.0));
+}
+
+#[test]
+fn a_logits_processor_is_refused_with_those_that_there_are() {
+    let message = |value| check("logits_processors", &value).unwrap_err().to_string();
+    assert_eq!(message(json!(["odd"])), "logits_processors is odd: expected one of even, add");
+    let args = json!([{"name": "add", "args": {"by": 1}}]);
+    assert_eq!(message(args), r#"logits_processors is add with {"by":1}: expected a number"#);
+    assert_eq!(
+        message(json!(["even", "even"])),
+        "logits_processors is even, twice: expected each of them once"
+    );
+    let none = SamplingParams {
+        logits_processors: vec![LogitsProcessorCall::new("even", ())],
+        ..Default::default()
+    };
+    let message = none.check(&ParamLimits { processors: LogitsProcessors::new(), ..limits() }).unwrap_err();
+    let expected = "logits_processors is even: expected none, since this engine has none registered";
+    assert_eq!(message.to_string(), expected);
+    let both = json!([{"name": "add", "args": 2}, "even"]);
+    let row = check("logits_processors", &both).unwrap().row_sampling(0);
+    assert_eq!(row.processors.iter().map(|call| call.processor).collect::<Vec<_>>(), [1, 0]);
 }
 
 #[test]

@@ -76,6 +76,7 @@ impl RigSpec {
             default_params: SamplingParams::default(),
             grammar_time_limit: self.grammar_time_limit,
             policy: self.policy,
+            processors: Default::default(),
             executor: Box::new(executor),
         };
         Rig { llm: Llm::start(parts).unwrap(), control }

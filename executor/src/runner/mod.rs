@@ -4,6 +4,7 @@ mod input;
 mod masks;
 mod pack;
 mod pass;
+mod processors;
 mod results;
 mod row_state;
 mod sample;
@@ -19,6 +20,7 @@ use self::input::{BlockTables, StepInput, StepShape};
 use self::masks::RowMasks;
 use self::pack::packed_bytes;
 use self::pass::{ForwardPass, Pass};
+use self::processors::HostProcessors;
 use self::results::{PendingResults, ResultLayout, result_bytes};
 use self::row_state::RowState;
 use self::sample::Sampling;
@@ -27,7 +29,8 @@ use crate::graphs::{GraphCache, GraphSizes};
 use crate::row::{RowStep, RowTable};
 use crate::swap::{OpenTransfers, SwapSpace, Swapper};
 use crate::{
-    BatchError, DeviceCapacity, ExecutorError, KvPool, LogprobsMode, RowId, StepBatch, StepOutput, TokenMasks,
+    BatchError, DeviceCapacity, ExecutorError, KvPool, LogitsProcessors, LogprobsMode, RowId, StepBatch,
+    StepOutput, TokenMasks,
 };
 
 /// Scratch views are aligned to this; a step of the runner makes fewer than [`MAX_VIEWS`].
@@ -97,6 +100,7 @@ pub struct ModelRunner {
     block_tables: BlockTables,
     state: RowState,
     masks: RowMasks,
+    processors: HostProcessors,
     graphs: GraphCache,
     timer: Timer,
     swapper: Option<Swapper>,
@@ -148,6 +152,7 @@ impl ModelRunner {
             buffers: StepBuffers::new(device, &limits)?,
             state: RowState::new(device, limits.max_num_seqs, vocab_size)?,
             masks: RowMasks::new(limits.max_num_seqs, vocab_size),
+            processors: HostProcessors::new(&LogitsProcessors::new(), limits.max_num_seqs),
             rows: RowTable::new(capacity(&config, &pool, vocab_size), config.max_logprobs),
             input: StepInput::default(),
             block_tables: BlockTables::new(&limits),
@@ -162,6 +167,13 @@ impl ModelRunner {
         })
     }
 
+    /// The runner, with processors that rows may ask for.
+    pub fn with_processors(mut self, processors: &LogitsProcessors) -> Self {
+        self.processors = HostProcessors::new(processors, self.config.limits.max_num_seqs);
+        self.rows = self.rows.with_processors(processors.len());
+        self
+    }
+
     /// The runner, able to move blocks of its pool to `space` and back.
     ///
     /// # Errors
@@ -169,7 +181,8 @@ impl ModelRunner {
     /// Where the device does not come up to it.
     pub(crate) fn with_swap_space(mut self, space: SwapSpace) -> Result<Self, ExecutorError> {
         self.swapper = Some(Swapper::start(self.kernels.device().as_ref(), space, &mut self.ctx)?);
-        self.rows = RowTable::new(self.capacity(), self.config.max_logprobs);
+        let rows = RowTable::new(self.capacity(), self.config.max_logprobs);
+        self.rows = rows.with_processors(self.processors.len());
         Ok(self)
     }
 
@@ -301,6 +314,7 @@ impl ModelRunner {
         self.rows.begin(&batch)?;
         for row in batch.released {
             self.rows.release(row)?;
+            self.processors.release(row);
         }
         for transfer in &batch.transfers {
             let swapper = self.swapper.as_mut().expect("the swap space was checked to hold the blocks");
@@ -309,6 +323,7 @@ impl ModelRunner {
         for added in batch.added {
             let id = added.row;
             let row = self.rows.add(added)?;
+            self.processors.add(id, row);
             self.masks.add(id, &row.sampling);
             self.state.add(&mut self.ctx, id, row)?;
         }
@@ -334,7 +349,18 @@ impl ModelRunner {
         masks: &mut dyn FnMut() -> Option<TokenMasks>,
     ) -> Result<Readback, Failure> {
         let Self {
-            kernels, model, pool, buffers, input, rows, state, masks: row_masks, graphs, timer, ..
+            kernels,
+            model,
+            pool,
+            buffers,
+            input,
+            rows,
+            state,
+            masks: row_masks,
+            processors,
+            graphs,
+            timer,
+            ..
         } = self;
         let forward = ForwardPass { kernels, model: model.as_ref(), pool, buffers, input, shape };
         let logprobs_mode = self.config.logprobs_mode;
@@ -349,7 +375,7 @@ impl ModelRunner {
             rows.check_masks(steps, &masks)?;
             let sampled: Vec<RowId> = steps.iter().filter(|step| step.sample).map(|step| step.row).collect();
             let masks = row_masks.send(ctx, &state.device.masks, &sampled, masks)?;
-            Ok(pass.finish(ctx, &output, &masks)?)
+            Ok(pass.finish(ctx, &output, &masks, processors)?)
         })
     }
 }

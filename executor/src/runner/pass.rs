@@ -6,6 +6,7 @@ use quire_models::{GroupStep, Model, ModelInput};
 use super::input::{StepInput, StepShape};
 use super::masks::StepMasks;
 use super::pack::{Upload, view};
+use super::processors::HostProcessors;
 use super::results::{ResultLayout, logprobs_out};
 use super::sample::Sampling;
 use crate::KvPool;
@@ -93,6 +94,7 @@ impl Pass<'_> {
         ctx: &mut StepCtx,
         forward: &ForwardOutput,
         masks: &StepMasks,
+        processors: &mut HostProcessors,
     ) -> Result<Readback> {
         let layout = self.sampling.layout;
         let results = layout.alloc(ctx)?;
@@ -100,7 +102,7 @@ impl Pass<'_> {
         if num_sampled > 0 {
             let logits = forward.logits.rows(0, num_sampled);
             ctx.named(format_args!("sampling"), |ctx| {
-                ctx.scope(|ctx| self.sampling.enqueue(ctx, &logits, masks, &results))
+                ctx.scope(|ctx| self.sampling.enqueue(ctx, &logits, masks, processors, &results))
             })?;
         }
         if layout.prompt.num_rows > 0 {

@@ -42,6 +42,8 @@ struct RowResult {
     num_top: Option<u32>,
     num_prompt: usize,
     num_prompt_top: u32,
+    /// Its logits were edited on the host.
+    has_processors: bool,
 }
 
 /// Bytes at most of a step's results.
@@ -140,12 +142,17 @@ impl RowResult {
             num_top: row.sampling.logprobs.filter(|_| step.sample),
             num_prompt: row.predicting_positions(step).len(),
             num_prompt_top: row.sampling.prompt_logprobs.unwrap_or(0),
+            has_processors: !row.sampling.processors.is_empty(),
         }
     }
 
     /// What the sampling part wrote: a token, or a negative number where no logit was finite.
     fn token(&self, sampled: i32) -> std::result::Result<u32, RowFault> {
-        u32::try_from(sampled).map_err(|_| RowFault::NoFiniteLogit { position: self.position })
+        let position = self.position;
+        u32::try_from(sampled).map_err(|_| match self.has_processors {
+            true => RowFault::Processors { position },
+            false => RowFault::NoFiniteLogit { position },
+        })
     }
 }
 
@@ -179,6 +186,7 @@ mod tests {
             num_top: Some(0),
             num_prompt: 0,
             num_prompt_top: 0,
+            has_processors: false,
         }
     }
 

@@ -4,6 +4,7 @@ use quire_kernels::{DType, Kernels, Result, SamplingRows, StepCtx, Tensor};
 
 use super::masks::StepMasks;
 use super::pack::{Upload, packed_bytes, view};
+use super::processors::HostProcessors;
 use super::results::{ResultLayout, logprobs_out};
 use super::row_state::RowState;
 use crate::row::{RowStep, RowTable};
@@ -87,6 +88,7 @@ impl Sampling<'_> {
         ctx: &mut StepCtx,
         logits: &Tensor,
         masks: &StepMasks,
+        processors: &mut HostProcessors,
         results: &Tensor,
     ) -> Result<()> {
         let sampled_steps = self.steps.iter().filter(|step| step.sample);
@@ -98,6 +100,7 @@ impl Sampling<'_> {
         if !self.logprobs_mode.is_processed() {
             self.copy_asking(ctx, logits, &idx, &told)?;
         }
+        processors.run(ctx, self.steps, logits, &self.state.last_sampled)?;
         self.edit(ctx, &rows, logits, masks)?;
         if masks.is_any_masked() {
             let masked = SamplingRows { logits, slots: &idx.masked_slots, positions: &idx.positions };

@@ -139,7 +139,7 @@ impl ScriptedExecutor {
     /// An executor of that capacity which follows `script`.
     pub fn new(capacity: DeviceCapacity, script: impl Fn(&[u32], usize) -> u32 + Send + 'static) -> Self {
         Self {
-            table: RowTable::new(capacity.clone(), MAX_LOGPROBS),
+            table: table(&capacity),
             cache: CacheModel::new(capacity.num_blocks, capacity.block_size, capacity.num_swap_blocks),
             transfers: VecDeque::new(),
             ids: vec![Default::default(); capacity.max_num_seqs],
@@ -353,7 +353,7 @@ impl Executor for ScriptedExecutor {
             control.fail_resets -= 1;
             return Err(ExecutorError::Stopped { reason: "as asked".into() });
         }
-        self.table = RowTable::new(self.capacity.clone(), MAX_LOGPROBS);
+        self.table = table(&self.capacity);
         let DeviceCapacity { num_blocks, block_size, num_swap_blocks, .. } = self.capacity;
         self.cache = CacheModel::new(num_blocks, block_size, num_swap_blocks);
         self.transfers.clear();
@@ -361,6 +361,11 @@ impl Executor for ScriptedExecutor {
         self.failed = false;
         Ok(())
     }
+}
+
+/// It takes rows with any logits processor, and runs none.
+fn table(capacity: &DeviceCapacity) -> RowTable {
+    RowTable::new(capacity.clone(), MAX_LOGPROBS).with_processors(usize::MAX)
 }
 
 #[cfg(test)]

@@ -5,8 +5,9 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use quire_executor::{
-    AddedRow, Executor, LocalExecutor, LogprobsMode, MaxModelLen, MemoryPlan, MemoryRequest, ModelSizes,
-    PlannedRow, PoolSize, RowId, RowSampling, StepBatch, StepOutput, Ticket, TokenLogprobs, WorkerConfig,
+    AddedRow, Executor, LocalExecutor, LogitsProcessor, LogitsProcessors, LogprobsMode, MaxModelLen,
+    MemoryPlan, MemoryRequest, ModelSizes, PlannedRow, PoolSize, RowId, RowLogits, RowSampling, StepBatch,
+    StepOutput, Ticket, TokenLogprobs, WorkerConfig,
 };
 use quire_kernels::{DType, Kernels, reference, testing};
 use quire_models::testing::TinyModel;
@@ -45,6 +46,15 @@ pub(crate) fn plan(kernels: &Kernels, checkpoint: &Checkpoint, request: &MemoryR
 
 /// An executor on `kernels`.
 pub(crate) fn start(kernels: Kernels, request: &MemoryRequest) -> LocalExecutor {
+    start_with(kernels, request, processors())
+}
+
+/// An executor that has other logits processors.
+pub(crate) fn start_with(
+    kernels: Kernels,
+    request: &MemoryRequest,
+    processors: LogitsProcessors,
+) -> LocalExecutor {
     let checkpoint = checkpoint();
     let plan = plan(&kernels, &checkpoint, request);
     let max_model_len = plan.runner.limits.max_model_len;
@@ -54,10 +64,58 @@ pub(crate) fn start(kernels: Kernels, request: &MemoryRequest) -> LocalExecutor 
         kernels,
         plan,
         kv_scales: Vec::new(),
+        processors,
         probe: Arc::new(|| None),
         load,
     })
     .unwrap()
+}
+
+/// Adds what it is told to the logit of the last token; panics where that is no number.
+struct Echo;
+
+impl LogitsProcessor for Echo {
+    fn process(&mut self, rows: &mut [RowLogits<'_>]) {
+        for row in rows {
+            let by = row.args.as_f64().expect("a number") as f32;
+            let last = *row.token_ids.last().expect("a prompt");
+            row.logits[last as usize] += by;
+        }
+    }
+}
+
+/// Adds to all logits: greedy rows need not see it.
+struct Shift;
+
+impl LogitsProcessor for Shift {
+    fn may_change_argmax(&self) -> bool {
+        false
+    }
+
+    fn process(&mut self, rows: &mut [RowLogits<'_>]) {
+        assert!(!rows.is_empty());
+        rows.iter_mut().flat_map(|row| row.logits.iter_mut()).for_each(|logit| *logit += 3.0);
+    }
+}
+
+/// Multiplies all logits.
+struct Scale;
+
+impl LogitsProcessor for Scale {
+    fn process(&mut self, rows: &mut [RowLogits<'_>]) {
+        for row in rows {
+            let by = row.args.as_f64().expect("a number") as f32;
+            row.logits.iter_mut().for_each(|logit| *logit *= by);
+        }
+    }
+}
+
+pub(crate) const ECHO: u32 = 0;
+pub(crate) const SHIFT: u32 = 1;
+pub(crate) const SCALE: u32 = 2;
+
+fn processors() -> LogitsProcessors {
+    LogitsProcessors::new().with("echo", || Echo).with("shift", || Shift).with("scale", || Scale)
 }
 
 /// Makes a backend.

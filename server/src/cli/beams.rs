@@ -13,7 +13,8 @@ pub(crate) struct BeamFlags {
     /// Searches for the N most probable texts, and writes them, the best first.
     #[arg(long, value_name = "N", conflicts_with_all = [
         "input", "n", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "stop",
-        "stop_token_ids", "min_tokens", "logprobs", "prompt_logprobs",
+        "stop_token_ids", "min_tokens", "logprobs", "prompt_logprobs", "logits_processors", "json_schema", "regex", "choice",
+        "grammar",
     ])]
     beam_width: Option<u32>,
     /// What the length counts in the score of a text, its log-probability over length ^ X: above 0 prefers long texts.

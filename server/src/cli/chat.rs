@@ -33,7 +33,7 @@ Ctrl-C  stops an answer";
 pub(crate) fn run(context: &Context<'_>, args: &ChatArgs) -> Result<()> {
     // An answer is as long as it is; 16 tokens are a default for completions.
     let unbounded = |params: SamplingParams| SamplingParams { max_tokens: None, ..params };
-    args.sampling.checked_over(&unbounded(SamplingParams::default()), &args.model.known_limits()?)?;
+    args.sampling.checked_over(&unbounded(SamplingParams::default()), &args.model.known_limits(context)?)?;
     let engine = args.model.start(context, args.sampling.seed())?;
     let model = engine.model();
     if !model.has_chat_template {

@@ -50,7 +50,7 @@ pub(crate) struct GenerateArgs {
 
 pub(crate) fn run(context: &Context<'_>, args: &GenerateArgs) -> Result<()> {
     // What is wrong with the input is told before a model is fetched or loaded.
-    let limits = args.model.known_limits()?;
+    let limits = args.model.known_limits(context)?;
     let with_n = |params: SamplingParams| SamplingParams { n: args.n, ..params };
     let defaults = args.sampling.checked_over(&with_n(SamplingParams::default()), &limits)?;
     if let Some(search) = args.beams.search(&args.sampling, &SamplingParams::default())? {

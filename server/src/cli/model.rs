@@ -44,7 +44,7 @@ impl ModelArgs {
         context: &Context<'a>,
         seed: Option<u64>,
     ) -> Result<(EngineOptions, Parts<'a>)> {
-        let App { policies, backends, models } = context.app;
+        let App { policies, backends, models, processors } = context.app;
         if let Some(policy) = self.engine.get("scheduling_policy") {
             policies.build(policy).map_err(ConfigError::from).map_err(quire_engine::Error::from)?;
         }
@@ -52,12 +52,13 @@ impl ModelArgs {
         let options = self.options(context, seed)?;
         let kernels = start::backend(backends, &options, self.threads)?;
         let kernels = trace::kernels(kernels, self.trace_tensors.as_deref())?;
-        Ok((options, Parts { kernels, policies, models }))
+        Ok((options, Parts { kernels, policies, models, processors: processors.clone() }))
     }
 
     /// What requests may ask for, as far as it is known before a model is.
-    pub(crate) fn known_limits(&self) -> Result<ParamLimits> {
-        Ok(input::permissive_limits(self.given()?.logprobs_limit().of(usize::MAX)))
+    pub(crate) fn known_limits(&self, context: &Context<'_>) -> Result<ParamLimits> {
+        let limits = input::permissive_limits(self.given()?.logprobs_limit().of(usize::MAX));
+        Ok(ParamLimits { processors: context.app.processors.clone(), ..limits })
     }
 
     /// The settings, with the files of the model.

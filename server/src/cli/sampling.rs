@@ -1,5 +1,5 @@
 use clap::Args;
-use quire_engine::{ParamLimits, SamplingParams};
+use quire_engine::{LogitsProcessorCall, ParamLimits, SamplingParams};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -79,6 +79,10 @@ pub(crate) struct DrawFlags {
     /// Divides the logits of all tokens seen.
     #[arg(long, value_name = "X", allow_negative_numbers = true, value_parser = finite)]
     repetition_penalty: Option<f64>,
+    /// Code that this program has registered and that edits the logits, with its arguments as JSON; may be given several
+    /// times.
+    #[arg(long = "logits-processor", value_name = "NAME[=JSON]", value_parser = processor)]
+    logits_processors: Option<Vec<LogitsProcessorCall>>,
 }
 
 impl SamplingFlags {
@@ -138,6 +142,13 @@ fn integer(text: &str) -> Result<i64, &'static str> {
     text.parse().map_err(|_| "expected a whole number from -2^63, below 2^63")
 }
 
+fn processor(text: &str) -> Result<LogitsProcessorCall, String> {
+    let (name, args) = text.split_once('=').unwrap_or((text, "null"));
+    let args: Value =
+        serde_json::from_str(args).map_err(|error| format!("expected JSON after the name: {error}"))?;
+    Ok(LogitsProcessorCall::new(name, args))
+}
+
 fn token_id(text: &str) -> Result<u32, &'static str> {
     text.trim().parse().map_err(|_| "expected token ids, whole numbers from 0, below 2^32")
 }
@@ -194,6 +205,15 @@ mod tests {
         assert!(parse("--regex a --choice b").is_err());
         let error = parse("--json-schema /no/such/file").expect_err("no file").to_string();
         assert!(error.contains("--json-schema") && error.contains("No such file"), "{error}");
+    }
+
+    #[test]
+    fn a_logits_processor_has_arguments_after_an_equals_sign() {
+        let flags = parse("--logits-processor a --logits-processor b={\"c\":1}").expect("flags");
+        let params = flags.over(&SamplingParams::default()).expect("parameters");
+        let with_args = LogitsProcessorCall::new("b", serde_json::json!({"c": 1}));
+        assert_eq!(params.logits_processors, [LogitsProcessorCall::new("a", ()), with_args]);
+        assert!(parse("--logits-processor b={").is_err());
     }
 
     #[test]

@@ -15,9 +15,8 @@ pub(crate) struct CommonFields {
 }
 
 /// Fields of other servers that would change an answer: passing over them would answer another question.
-const NOT_BUILT: [&str; 14] = [
+const NOT_BUILT: [&str; 13] = [
     "use_beam_search",
-    "logits_processors",
     "prompt_embeds",
     "mm_processor_kwargs",
     "kv_transfer_params",

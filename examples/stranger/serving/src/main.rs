@@ -1,11 +1,13 @@
-//! Quire's command line with a scheduling policy, an attention part and a model of somebody else's:
+//! Quire's command line with a scheduling policy, a logits processor, an attention part and a model of somebody else's:
 //!
 //! ```sh
-//! cargo run -- generate --prompt "Once upon a time" --scheduling-policy mine --device mine --kv-cache-dtype float32
+//! cargo run -- generate --prompt "Once upon a time" --scheduling-policy mine --device mine --kv-cache-dtype float32 \
+//!     --logits-processor no_stutter=2.5
 //! ```
 
 mod attention;
 mod policy;
+mod processor;
 
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -16,10 +18,12 @@ use quire::{App, BackendOptions};
 
 use crate::attention::MyAttention;
 use crate::policy::FairShare;
+use crate::processor::NoStutter;
 
 fn main() -> ExitCode {
     App::new()
         .policy("mine", FairShare::default)
+        .logits_processor("no_stutter", || NoStutter)
         .backend("mine", mine)
         .model("StrangerForCausalLM", stranger)
         .run()

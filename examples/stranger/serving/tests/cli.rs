@@ -38,6 +38,14 @@ fn a_policy_of_ones_own_serves_requests_and_does_not_change_them() {
 }
 
 #[test]
+fn a_logits_processor_of_ones_own_edits_what_asks_for_it() {
+    let folder = tiny_model();
+    let (shipped, _) = generate(folder.path(), &[]);
+    assert_eq!(generate(folder.path(), &["--logits-processor", "no_stutter=0"]).0, shipped);
+    assert_ne!(generate(folder.path(), &["--logits-processor", "no_stutter=100"]).0, shipped);
+}
+
+#[test]
 fn an_attention_part_of_ones_own_is_used_and_named() {
     let folder = tiny_model();
     let (shipped, _) = generate(folder.path(), &["--kv-cache-dtype", "float32"]);
@@ -59,7 +67,11 @@ fn an_architecture_of_ones_own_is_built() {
 fn unknown_names_are_answered_with_those_known() {
     let folder = tiny_model();
     let model = folder.path().to_str().expect("a plain path");
-    for (flag, known) in [("--scheduling-policy", "fcfs, length-bucket, mine"), ("--device", "auto, cpu, cuda, mine")] {
+    for (flag, known) in [
+        ("--scheduling-policy", "fcfs, length-bucket, mine"),
+        ("--device", "auto, cpu, cuda, mine"),
+        ("--logits-processor", "expected one of no_stutter"),
+    ] {
         let output = run(&["generate", model, "--prompt", "a", flag, "yours"]);
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert!(stderr.contains(known), "{stderr}");

@@ -16,8 +16,15 @@ const PATH: &str = "/v1/completions";
 #[tokio::test]
 async fn br_35_each_parameter_has_one_meaning() {
     let rig = Rig::new();
-    let good =
-        [("top_p", "1"), ("top_k", "-1"), ("top_k", "0"), ("seed", "-1"), ("stop", "\"a\""), ("n", "null")];
+    let good = [
+        ("top_p", "1"),
+        ("top_k", "-1"),
+        ("top_k", "0"),
+        ("seed", "-1"),
+        ("stop", "\"a\""),
+        ("n", "null"),
+        ("logits_processors", "[{\"qualname\": \"picky\", \"args\": 1}]"),
+    ];
     for (field, value) in good {
         let response = rig.send(post(PATH, format!("{{\"prompt\": \"a\", \"{field}\": {value}}}"))).await;
         assert_eq!(response.status(), StatusCode::OK, "{field} {value}");
@@ -41,6 +48,9 @@ async fn br_35_each_parameter_has_one_meaning() {
         ("stream_options", "{}"),
         ("logit_bias", "{\"300\": 1}"),
         ("suffix", "1"),
+        ("logits_processors", "[\"unknown\"]"),
+        ("logits_processors", "[\"picky\"]"),
+        ("logits_processors", "\"picky\""),
         ("priority", "\"a\""),
     ];
     for (field, value) in bad {
@@ -142,7 +152,8 @@ async fn a_field_without_effect_is_refused_for_the_strict() {
     strict.headers_mut().insert("x-quire-strict", "1".parse().expect("a value"));
     let (status, body) = read(rig.send(strict).await).await;
     assert_eq!((status, &body["error"]["param"]), (StatusCode::BAD_REQUEST, &json!("made_up")), "{body}");
-    let (status, body) = rig.post(PATH, json!({"prompt": "a", "use_beam_search": true})).await;
+    let chat = json!({"messages": [{"role": "user", "content": "a"}], "use_beam_search": true});
+    let (status, body) = rig.post("/v1/chat/completions", chat).await;
     assert_eq!((status, &body["error"]["param"]), (StatusCode::NOT_IMPLEMENTED, &json!("use_beam_search")));
 }
 

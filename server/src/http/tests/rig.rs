@@ -10,8 +10,8 @@ use http_body_util::BodyExt;
 use quire_engine::{
     AsyncLlm, EngineConfig, EngineOptions, EngineParts, EngineStats, EosTokens, ModelFacts, SamplingParams,
 };
-use quire_executor::DeviceCapacity;
 use quire_executor::testing::{ScriptControl, ScriptedExecutor};
+use quire_executor::{DeviceCapacity, LogitsProcessor, LogitsProcessors, RowLogits};
 use quire_models::Tokenizer;
 use quire_models::testing::TinyTokenizer;
 use quire_scheduler::Fcfs;
@@ -24,6 +24,17 @@ use crate::http::{HttpSettings, Service, routes};
 pub(super) const ANSWER: &str = "Hello, wörld!";
 
 pub(super) const VOCAB_SIZE: usize = 300;
+
+/// A logits processor that takes numbers.
+struct Picky;
+
+impl LogitsProcessor for Picky {
+    fn check_args(&self, args: &Value) -> Result<(), String> {
+        args.as_f64().map(drop).ok_or_else(|| "a number".to_owned())
+    }
+
+    fn process(&mut self, _rows: &mut [RowLogits<'_>]) {}
+}
 
 pub(super) struct Rig {
     pub(super) service: Arc<Service>,
@@ -91,6 +102,7 @@ impl Parts {
             default_params: SamplingParams::default(),
             grammar_time_limit: quire_engine::GrammarCompiler::TIME_LIMIT,
             policy: Box::new(Fcfs),
+            processors: LogitsProcessors::new().with("picky", || Picky),
             executor: Box::new(executor),
         };
         let engine = AsyncLlm::start(parts).expect("the parts fit together");
