@@ -4,7 +4,7 @@ use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
-use llguidance::api::ParserLimits;
+use llguidance::api::{ParserLimits, TopLevelGrammar};
 use llguidance::{Matcher, ParserFactory};
 use parking_lot::Mutex;
 use quire_models::Tokenizer;
@@ -13,6 +13,7 @@ use super::error::GrammarError;
 use super::grammar::Grammar;
 use super::params::StructuredOutputs;
 use super::source::GrammarSource;
+use super::special::SpecialTokens;
 use super::vocabulary::token_tree;
 use crate::frontend::guarded;
 
@@ -195,18 +196,37 @@ impl GrammarCompiler {
         ran.map_or_else(panicked, |()| compiled.unwrap_or(Err(source.invalid("nothing came of it"))))
     }
 
-    /// A grammar counts as compiled when it has shown what may come first.
+    /// A schema that the compiler does not take is tried in other words; the reason is that of the words as given.
     fn try_compile(&self, factory: &ParserFactory, source: &GrammarSource) -> Outcome {
         let started = Instant::now();
-        let matcher = Matcher::new(factory.create_parser(source.to_grammar()?));
+        let compile = |grammar| self.compile_one(factory, source, grammar);
+        let grammar = compile(source.to_grammar(|| self.special_tokens())?).or_else(|refusal| {
+            let mut others = source.in_other_words().into_iter();
+            others.find_map(|grammar| compile(grammar).ok()).ok_or(refusal)
+        })?;
+        let (field, num_bytes, ms) = (source.field(), source.text.len(), started.elapsed().as_millis());
+        tracing::debug!(target: "quire::engine", field, num_bytes, ms, "compiled a grammar");
+        Ok(grammar)
+    }
+
+    /// A grammar counts as compiled when it has shown what may come first.
+    fn compile_one(
+        &self,
+        factory: &ParserFactory,
+        source: &GrammarSource,
+        grammar: TopLevelGrammar,
+    ) -> Outcome {
+        let matcher = Matcher::new(factory.create_parser(grammar));
         if let Some(error) = matcher.get_error() {
             return Err(source.invalid(error));
         }
         let grammar = Grammar::new(source.field(), self.0.vocab_size, matcher);
         grammar.start().mask([])?;
-        let (field, num_bytes, ms) = (source.field(), source.text.len(), started.elapsed().as_millis());
-        tracing::debug!(target: "quire::engine", field, num_bytes, ms, "compiled a grammar");
         Ok(grammar)
+    }
+
+    fn special_tokens(&self) -> SpecialTokens {
+        self.0.tokenizer.as_deref().map(SpecialTokens::of).unwrap_or_default()
     }
 
     fn make_factory(&self) -> Result<ParserFactory, GrammarError> {

@@ -10,7 +10,9 @@ mod compiler;
 mod error;
 mod grammar;
 mod params;
+mod schema;
 mod source;
+mod special;
 mod tags;
 #[cfg(test)]
 mod tests;

@@ -5,6 +5,8 @@ use llguidance::api::TopLevelGrammar;
 use serde_json::Value;
 
 use super::error::GrammarError;
+use super::schema;
+use super::special::SpecialTokens;
 use super::tags::StructuralTags;
 
 /// Longer texts are not compiled.
@@ -88,7 +90,10 @@ impl GrammarSource {
     /// # Errors
     ///
     /// [`GrammarError::Invalid`].
-    pub(super) fn to_grammar(&self) -> Result<TopLevelGrammar, GrammarError> {
+    pub(super) fn to_grammar(
+        &self,
+        special: impl FnOnce() -> SpecialTokens,
+    ) -> Result<TopLevelGrammar, GrammarError> {
         Ok(match self.kind {
             GrammarKind::Json | GrammarKind::JsonObject => {
                 let schema = serde_json::from_str(&self.text)
@@ -99,9 +104,18 @@ impl GrammarSource {
             GrammarKind::Choice | GrammarKind::Lark => TopLevelGrammar::from_lark(self.text.clone()),
             GrammarKind::StructuralTag => {
                 let tags = StructuralTags::from_text(&self.text).map_err(|reason| self.invalid(reason))?;
-                TopLevelGrammar::from_lark(tags.to_lark(|schema| self.with_options(schema)))
+                let lark = tags.to_lark(&special(), |schema| self.with_options(schema));
+                TopLevelGrammar::from_lark(lark.map_err(|reason| self.invalid(reason))?)
             }
         })
+    }
+
+    /// A JSON schema in other words, as the compiler takes them; none where there are no others.
+    pub(super) fn in_other_words(&self) -> Vec<TopLevelGrammar> {
+        let schema = Some(&self.text).filter(|_| self.kind == GrammarKind::Json);
+        let Some(schema) = schema.and_then(|text| serde_json::from_str(text).ok()) else { return Vec::new() };
+        let others = schema::rewordings(&schema).into_iter();
+        others.map(|schema| TopLevelGrammar::from_json_schema(self.with_options(schema))).collect()
     }
 
     /// That it cannot be used, for a reason of the compiler's: on one line, and no longer than one reads.

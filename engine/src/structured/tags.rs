@@ -6,6 +6,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
 use super::params::refuse;
+use super::special::SpecialTokens;
 use crate::ParamError;
 
 /// What stands between tags, and what tags begin with.
@@ -53,30 +54,43 @@ impl StructuralTags {
     }
 
     /// A grammar: text, up to a trigger; then a tag that begins with it; and so on. `prepare` is applied to the schemas.
-    pub(super) fn to_lark(&self, prepare: impl Fn(Value) -> Value) -> String {
+    ///
+    /// # Errors
+    ///
+    /// Of a trigger that holds a special token and begins with something else.
+    pub(super) fn to_lark(
+        &self,
+        special: &SpecialTokens,
+        prepare: impl Fn(Value) -> Value,
+    ) -> Result<String, String> {
         let mut rules = String::from("start: tagged* TEXT\nTEXT: /(?s:.*)/\n");
         let mut triggered = Vec::new();
         for (t, trigger) in self.triggers.iter().enumerate() {
             let begins = |structure: &&Structure| self.trigger_of(structure) == Some(trigger);
-            let tags: Vec<String> = self
-                .structures
-                .iter()
-                .filter(begins)
-                .map(|structure| {
-                    let rest = &structure.begin[trigger.len()..];
-                    let json = prepare(structure.schema.clone());
-                    format!("({} %json {json} {})", quoted(rest), quoted(&structure.end))
-                })
-                .collect();
+            let tag = |structure: &Structure| {
+                let rest = special.write(&structure.begin[trigger.len()..]);
+                let json = prepare(structure.schema.clone());
+                format!("({rest} %json {json} {})", special.write(&structure.end))
+            };
+            let tags: Vec<String> = self.structures.iter().filter(begins).map(tag).collect();
             if tags.is_empty() {
                 continue;
             }
             triggered.push(format!("trigger_{t} tag_{t}"));
-            let _ = writeln!(rules, "trigger_{t}[lazy]: TEXT {}", quoted(trigger));
+            let _ = match special.first_in(trigger) {
+                // As text it is one lexeme, which ends as soon as it can.
+                None => writeln!(rules, "trigger_{t}[lazy]: TEXT {}", special.write(trigger)),
+                Some((0, ..)) => writeln!(rules, "trigger_{t}: TEXT? {}", special.write(trigger)),
+                Some((_, token, _)) => {
+                    return Err(format!(
+                        "trigger {trigger:?}: expected the special token {token} at its beginning"
+                    ));
+                }
+            };
             let _ = writeln!(rules, "tag_{t}: {}", tags.join("\n  | "));
         }
         let _ = writeln!(rules, "tagged: {}", triggered.join(" | "));
-        rules
+        Ok(rules)
     }
 
     /// The trigger that a tag begins with: the longest, if several do.
@@ -84,11 +98,6 @@ impl StructuralTags {
         let begins = |trigger: &&String| structure.begin.starts_with(trigger.as_str());
         self.triggers.iter().filter(begins).max_by_key(|trigger| trigger.len())
     }
-}
-
-/// A text as a grammar has it; nothing where it is empty.
-fn quoted(text: &str) -> String {
-    if text.is_empty() { String::new() } else { Value::from(text).to_string() }
 }
 
 #[cfg(test)]
@@ -114,7 +123,27 @@ mod tests {
             tag_0: (\"a>\" %json {} \"</f>\")\n  | (\"b>\" %json true )\n\
             trigger_1[lazy]: TEXT \"[\"\ntag_1: ( %json {} \"]\")\n\
             tagged: trigger_0 tag_0 | trigger_1 tag_1\n";
-        assert_eq!(tags.to_lark(|schema| schema), expected);
+        assert_eq!(tags.to_lark(&SpecialTokens::default(), |schema| schema).unwrap(), expected);
+    }
+
+    #[test]
+    fn special_tokens_are_tokens_and_no_text() {
+        let special = SpecialTokens::new([("<|tool|>".to_owned(), 9), ("<|end|>".to_owned(), 4)]);
+        let tags = |trigger: &str| StructuralTags {
+            structures: vec![Structure {
+                begin: "<|tool|>f:".to_owned(),
+                schema: json!({}),
+                end: ".<|end|>".to_owned(),
+            }],
+            triggers: vec![trigger.to_owned()],
+        };
+        let expected = "start: tagged* TEXT\nTEXT: /(?s:.*)/\ntrigger_0: TEXT? <[9]>\n\
+            tag_0: (\"f:\" %json {} \".\" <[4]>)\ntagged: trigger_0 tag_0\n";
+        assert_eq!(tags("<|tool|>").to_lark(&special, |schema| schema).unwrap(), expected);
+        let mut late = tags("a<|tool|>");
+        late.structures[0].begin.insert(0, 'a');
+        let error = late.to_lark(&special, |schema| schema).unwrap_err();
+        assert_eq!(error, "trigger \"a<|tool|>\": expected the special token <|tool|> at its beginning");
     }
 
     #[test]

@@ -29,14 +29,17 @@ fn compile(compiler: &GrammarCompiler, given: serde_json::Value) -> Outcome {
 
 /// Whether a text is one of the grammar's, and whether another token may follow it.
 fn matches(grammar: &Grammar, text: &str) -> bool {
+    takes(grammar, &text.bytes().map(TinyTokenizer::byte).collect::<Vec<_>>())
+}
+
+fn takes(grammar: &Grammar, tokens: &[u32]) -> bool {
     let mut state = grammar.start();
-    let bytes: Vec<u32> = text.bytes().map(TinyTokenizer::byte).collect();
-    for (i, &token) in bytes.iter().enumerate() {
+    for (i, &token) in tokens.iter().enumerate() {
         if !state.mask([]).unwrap().allows(token) {
             return false;
         }
         if state.take(token).unwrap() {
-            return i + 1 == bytes.len();
+            return i + 1 == tokens.len();
         }
     }
     state.mask([2]).unwrap().allows(2)
@@ -87,6 +90,35 @@ fn a_tag_once_begun_has_its_form() {
     );
 }
 
+/// Its name in text begins no tag, and the token alone does.
+#[test]
+fn a_tag_may_begin_and_end_with_special_tokens() {
+    let start = TinyTokenizer::IM_START;
+    let given = json!({"structural_tag": {
+        "structures": [{"begin": "<|im_start|>f=", "schema": {"type": "integer"}, "end": ";<|im_start|>"}],
+        "triggers": ["<|im_start|>"],
+    }});
+    let grammar = compile(&compiler(), given).unwrap();
+    let tokens = |parts: &[&str]| {
+        let parts: Vec<Vec<u32>> =
+            parts.iter().map(|text| text.bytes().map(TinyTokenizer::byte).collect()).collect();
+        parts.join(&[start][..])
+    };
+    for right in
+        [&["", "f=5;", ""][..], &["say ", "f=5;", " and ", "f=-7;", "."], &["no tag"], &["<|im_start|>g"]]
+    {
+        assert!(takes(&grammar, &tokens(right)), "{right:?}");
+    }
+    for wrong in [&["", "f=5;"][..], &["", "g=5;", ""], &["a", "f=x;", ""], &["a", "", ""]] {
+        assert!(!takes(&grammar, &tokens(wrong)), "{wrong:?}");
+    }
+    let late = json!({"structural_tag": {
+        "structures": [{"begin": "a<|im_start|>", "schema": {}, "end": ""}], "triggers": ["a<|im_start|>"],
+    }});
+    let error = compile(&compiler(), late).unwrap_err().to_string();
+    assert!(error.contains("expected the special token <|im_start|> at its beginning"), "{error}");
+}
+
 #[test]
 fn what_cannot_be_compiled_is_told_with_its_field() {
     let compiler = compiler();
@@ -95,7 +127,7 @@ fn what_cannot_be_compiled_is_told_with_its_field() {
         (json!({"json": "{"}), "json", "no JSON"),
         (json!({"json": {"$ref": "#/nowhere"}}), "json", "nowhere"),
         (json!({"json": {"$ref": "http://localhost:1/schema.json"}}), "json", ""),
-        (json!({"json": {"not": {"type": "null"}}}), "json", "not"),
+        (json!({"json": {"not": {"pattern": "a"}}}), "json", "not"),
         (json!({"json": false}), "json", ""),
         (json!({"regex": "("}), "regex", ""),
         (json!({"grammar": "start: nothing"}), "grammar", "nothing"),

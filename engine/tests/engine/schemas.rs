@@ -29,6 +29,46 @@ fn no_idea(prompt: &[u32], position: usize) -> u32 {
     }
 }
 
+/// JSON bounds no number, a parser does: 1e308 in place of those beyond f64, which is on the same side of all bounds that a
+/// schema has.
+fn bounded(json: &str) -> String {
+    let (mut bounded, mut rest) = (String::new(), json);
+    while let Some(start) = rest.find(['"', '-', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9']) {
+        let (before, literal) = rest.split_at(start);
+        let len = if literal.starts_with('"') { text_len(literal) } else { number_len(literal) };
+        let (literal, after) = literal.split_at(len);
+        bounded += before;
+        match literal.parse::<f64>() {
+            Ok(number) if number.is_infinite() => bounded += if number > 0.0 { "1e308" } else { "-1e308" },
+            _ => bounded += literal,
+        }
+        rest = after;
+    }
+    bounded + rest
+}
+
+/// The length of the text that JSON begins with, with its quotes.
+fn text_len(json: &str) -> usize {
+    let mut is_escaped = false;
+    let end = json.bytes().skip(1).position(|byte| {
+        let ends = byte == b'"' && !is_escaped;
+        is_escaped = byte == b'\\' && !is_escaped;
+        ends
+    });
+    end.map_or(json.len(), |end| end + 2)
+}
+
+fn number_len(json: &str) -> usize {
+    json.find(|c: char| !matches!(c, '0'..='9' | '-' | '+' | '.' | 'e' | 'E')).unwrap_or(json.len())
+}
+
+#[test]
+fn numbers_beyond_f64_are_bounded_and_nothing_else_is_touched() {
+    let json = r#"[1e999, -2.5E+400, 1e5, {"1e999": "\\\"1e999"}, 12]"#;
+    let values: Value = serde_json::from_str(&bounded(json)).unwrap();
+    assert_eq!(values, serde_json::json!([1e308, -1e308, 1e5, {"1e999": "\\\"1e999"}, 12]));
+}
+
 #[test]
 fn what_is_generated_for_a_schema_conforms_or_the_schema_is_refused_with_a_reason() {
     let spec = RigSpec { tokenizer: tokenizer_with(&LONGER), ..RigSpec::with_pool(400, 16) };
@@ -67,15 +107,10 @@ fn what_is_generated_for_a_schema_conforms_or_the_schema_is_refused_with_a_reaso
             num_cut += 1;
             continue;
         }
-        let value: Value = match serde_json::from_str(&output.text) {
-            Ok(value) => value,
-            // JSON bounds no number, a parser does.
-            Err(error) if error.to_string().starts_with("number out of range") => {
-                num_beyond += 1;
-                continue;
-            }
-            Err(error) => panic!("{name}: {:?} is no JSON: {error}", output.text),
-        };
+        let text = bounded(&output.text);
+        num_beyond += usize::from(text != output.text);
+        let value: Value = serde_json::from_str(&text)
+            .unwrap_or_else(|error| panic!("{name}: {:?} is no JSON: {error}", output.text));
         let validator = jsonschema::options().should_validate_formats(true).build(schema);
         let validator = validator.unwrap_or_else(|error| panic!("{name}: {error}"));
         assert!(validator.is_valid(&value), "{name}: {} does not conform to {schema}", output.text);
@@ -83,13 +118,13 @@ fn what_is_generated_for_a_schema_conforms_or_the_schema_is_refused_with_a_reaso
     }
     println!(
         "of {} schemas {} refused; of {} outputs {num_conforming} complete and conforming, {num_cut} cut, \
-        {num_beyond} with numbers beyond f64",
+        {num_beyond} of them with numbers beyond f64",
         schemas.len(),
         refused.len(),
         outputs.len(),
     );
     assert!(num_conforming > 2 * num_cut, "{num_conforming} outputs came to an end, {num_cut} did not");
-    assert!(refused.len() < 270, "{} schemas were refused", refused.len());
+    assert!(refused.len() < 155, "{} schemas were refused", refused.len());
     rig.check_alive();
     rig.check_idle();
 }
