@@ -142,6 +142,9 @@ pub struct TokenLogprob {
     pub token_id: u32,
     /// Its text alone; a part of a character shows as U+FFFD.
     pub token: String,
+    /// Its bytes, where these are not whole characters; elsewhere they are those of its text.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub bytes: Option<Vec<u8>>,
     /// Its natural log-probability, or its logit. That of a forbidden token is written as -9999, since JSON has no infinity.
     #[serde(serialize_with = "finite")]
     pub logprob: f32,

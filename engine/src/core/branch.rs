@@ -230,7 +230,10 @@ impl Branch {
 
 /// The log-probabilities of the device, with the texts of their tokens.
 pub(super) fn with_text(logprobs: &quire_executor::TokenLogprobs, decoder: &TextDecoder) -> TokenLogprobs {
-    let token = |token_id, logprob| TokenLogprob { token_id, token: decoder.token_text(token_id), logprob };
+    let token = |token_id, logprob| {
+        let (token, bytes) = (decoder.token_text(token_id), decoder.broken_bytes(token_id));
+        TokenLogprob { token_id, token, bytes, logprob }
+    };
     TokenLogprobs {
         token: token(logprobs.token_id, logprobs.logprob),
         rank: logprobs.rank,

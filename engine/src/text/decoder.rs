@@ -56,6 +56,12 @@ impl TextDecoder {
     pub(crate) fn token_text(&self, token_id: u32) -> String {
         self.tokenizer.as_ref().map_or_else(String::new, |tokenizer| tokenizer.decode(&[token_id]))
     }
+
+    /// The bytes of a token that is not made of whole characters.
+    pub(crate) fn broken_bytes(&self, token_id: u32) -> Option<Vec<u8>> {
+        let bytes = self.tokenizer.as_ref()?.token_bytes(token_id)?;
+        std::str::from_utf8(bytes).is_err().then(|| bytes.to_vec())
+    }
 }
 
 /// The text of a tokenizer.
@@ -161,6 +167,15 @@ mod tests {
         assert_eq!(pieces(&tokenizer, &with_special, false).concat(), "Hello<s> world");
         let invalid = [1, byte_token(0xFF), 2];
         assert_eq!(pieces(&tokenizer, &invalid, true), ["Hello", "\u{FFFD}", " world", ""]);
+    }
+
+    #[test]
+    fn parts_of_a_character_have_bytes_of_their_own() {
+        let decoder = TextDecoder::new(Some(sentence_piece()));
+        assert_eq!(decoder.token_text(byte_token(0xE4)), "\u{FFFD}");
+        assert_eq!(decoder.broken_bytes(byte_token(0xE4)), Some(vec![0xE4]));
+        assert_eq!((decoder.broken_bytes(byte_token(b'x')), decoder.broken_bytes(1)), (None, None));
+        assert_eq!(decoder.broken_bytes(0), None, "a special token");
     }
 
     #[test]

@@ -84,7 +84,7 @@ impl ChatLogprobs {
         let one = |token: &TokenLogprob| ChatTokenLogprob {
             token: form.write(token),
             logprob: floored(token.logprob),
-            bytes: token.token.clone().into_bytes(),
+            bytes: token.bytes.clone().unwrap_or_else(|| token.token.clone().into_bytes()),
         };
         let content = tokens.iter().map(|token| ChatTokenLogprobs {
             token: one(&token.token),
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     fn token(token_id: u32, text: &str, logprob: f32) -> TokenLogprob {
-        TokenLogprob { token_id, token: text.to_owned(), logprob }
+        TokenLogprob { token_id, token: text.to_owned(), bytes: None, logprob }
     }
 
     #[test]
@@ -126,6 +126,14 @@ mod tests {
             json!({"token": "token_id:6", "logprob": -9999.0, "bytes": [98]})
         );
         assert_eq!(chat["content"][0]["bytes"], json!([195, 169]));
+    }
+
+    #[test]
+    fn a_part_of_a_character_has_its_own_bytes() {
+        let part = TokenLogprob { bytes: Some(vec![0xF0, 0x9F]), ..token(5, "\u{FFFD}", -1.0) };
+        let tokens = [TokenLogprobs { token: part, rank: 1, top: vec![] }];
+        let chat = serde_json::to_value(ChatLogprobs::of(&tokens, TokenForm::Text)).expect("plain");
+        assert_eq!(chat["content"][0]["bytes"], json!([0xF0, 0x9F]));
     }
 
     #[test]
