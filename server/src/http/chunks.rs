@@ -1,6 +1,6 @@
 //! Streamed answers of both APIs: chunks with choices, the usage, the end.
 
-use quire_engine::{Delta, RequestEvent};
+use quire_engine::{Delta, RequestEvent, RequestOutput};
 use serde::Serialize;
 
 use super::answer::Head;
@@ -19,6 +19,14 @@ pub(crate) trait ChoiceWriter: Send + Unpin + 'static {
 
     /// Writes a piece of the request at `place`.
     fn delta(&mut self, place: usize, delta: Delta, chunks: &mut ChunkSink<'_>);
+
+    /// Whether outputs come whole, at their end, and no pieces before.
+    fn comes_whole(&self) -> bool {
+        false
+    }
+
+    /// Writes the outputs of the request at `place`, where they come whole.
+    fn whole(&mut self, _place: usize, _output: &RequestOutput, _chunks: &mut ChunkSink<'_>) {}
 }
 
 /// Writes a stream.
@@ -57,16 +65,28 @@ impl ChunkSink<'_> {
 
 impl<W: ChoiceWriter> Chunks<W> {
     fn delta(&mut self, place: usize, delta: Delta, out: &mut Events) {
-        let mut sink = ChunkSink { head: &self.head, usage: None, out };
-        let shown = |usage: Usage| match self.streaming.continuous_usage {
-            true => Some(Some(usage)),
-            false => W::HAS_NULLS.then_some(None),
-        };
-        sink.usage = shown(self.usage);
+        let mut sink = ChunkSink { head: &self.head, usage: self.shown_usage(), out };
         self.writer.begin(delta.index, &mut sink);
         self.usage.generated(delta.token_ids.len() as u64);
-        sink.usage = shown(self.usage);
+        sink.usage = self.shown_usage();
         self.writer.delta(place, delta, &mut sink);
+    }
+
+    fn finished(&mut self, place: usize, output: &RequestOutput, out: &mut Events) {
+        if !self.writer.comes_whole() {
+            return self.usage.cached(output.num_cached_tokens.into());
+        }
+        self.usage.whole(output);
+        let mut sink = ChunkSink { head: &self.head, usage: self.shown_usage(), out };
+        self.writer.whole(place, output, &mut sink);
+    }
+
+    /// What a chunk says of the usage so far.
+    fn shown_usage(&self) -> Option<Option<Usage>> {
+        match self.streaming.continuous_usage {
+            true => Some(Some(self.usage)),
+            false => W::HAS_NULLS.then_some(None),
+        }
     }
 }
 
@@ -74,11 +94,21 @@ impl<W: ChoiceWriter> EventWriter for Chunks<W> {
     fn write(&mut self, place: usize, event: RequestEvent, out: &mut Events) -> Result<(), ApiError> {
         match event {
             RequestEvent::Delta(delta) => self.delta(place, delta, out),
-            RequestEvent::Finished(output) => self.usage.cached(output.num_cached_tokens.into()),
+            RequestEvent::Finished(output) => self.finished(place, &output, out),
             RequestEvent::SoFar(_) => {}
             RequestEvent::Failed(error) => return Err(error.into()),
         }
         Ok(())
+    }
+
+    fn num_tokens(&self, event: &RequestEvent) -> u64 {
+        match event {
+            RequestEvent::Delta(delta) => delta.token_ids.len() as u64,
+            RequestEvent::Finished(output) if self.writer.comes_whole() => {
+                output.outputs.iter().map(|one| one.token_ids.len() as u64).sum()
+            }
+            _ => 0,
+        }
     }
 
     fn end(&mut self, out: &mut Events) {

@@ -7,13 +7,14 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use futures_util::future::try_join_all;
 use quire_engine::{
-    CompletionOutput, Delta, FinishReason, Prompt, Request, RequestOutput, SamplingParams, StopReason,
-    TokenLogprobs,
+    BeamSearchParams, CompletionOutput, Delta, FinishReason, Prompt, Request, RequestOutput, SamplingParams,
+    StopReason, TokenLogprobs,
 };
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::answer::{Answer, Head};
+use super::beams::BeamFields;
 use super::body::Body;
 use super::caller::Caller;
 use super::chunks::{ChoiceWriter, ChunkSink, Chunks};
@@ -35,13 +36,16 @@ pub(crate) async fn completions(
     let form = Form {
         num_outputs: asked.params.n as usize,
         token_form: service.settings.token_form(),
+        is_search: asked.beams.is_some(),
         echoes: asked.echoes(&service).await?,
     };
     if asked.is_prompt_alone {
         return prompt_alone(&service, form, asked).await;
     }
     let id = &asked.head.id;
-    let requests = common::requests(id, asked.prompts, &asked.params, &asked.common, service.tenant(&caller));
+    let tenant = service.tenant(&caller);
+    let mut requests = common::requests(id, asked.prompts, &asked.params, &asked.common, tenant);
+    requests.iter_mut().for_each(|request| request.beam_search.clone_from(&asked.beams));
     let submitted = service.submit(&caller, requests, asked.max_tokens).await;
     let submitted = submitted.map_err(|error| asked.names.translate(error))?;
     let mut usage = submitted.usage().with_details(service.settings.enable_prompt_tokens_details);
@@ -65,6 +69,8 @@ struct Asked {
     prompts: Vec<Prompt>,
     params: SamplingParams,
     names: FieldNames,
+    /// A search in place of drawing.
+    beams: Option<BeamSearchParams>,
     /// What the client wrote itself.
     max_tokens: Option<u64>,
     /// The prompt is all that is wanted: `echo` with `max_tokens` 0.
@@ -88,7 +94,12 @@ impl Asked {
             body.take_value("max_tokens");
         }
         let max_tokens = body.peek("max_tokens").and_then(Value::as_u64);
-        let (mut params, names) = sampling::of_completion(body, &service.engine.model().default_params)?;
+        let beams = BeamFields::take(body)?;
+        let (mut params, mut names) = sampling::of_completion(body, &service.engine.model().default_params)?;
+        let beams = beams.map(|beams| beams.search(&params)).transpose()?;
+        if beams.is_some() {
+            names.add("beam_width", "n");
+        }
         if streaming.is_some() && params.prompt_logprobs.is_some_and(|num| num != 0) {
             let message = "prompt_logprobs: expected none in a stream";
             return Err(ApiError::bad_field("prompt_logprobs", message));
@@ -103,7 +114,7 @@ impl Asked {
         let common = common::CommonFields::take(body)?;
         let id = request_id::of("cmpl", caller, common.request_id.clone());
         let head = Head::new(id, "text_completion", model);
-        Ok(Self { head, prompts, params, names, max_tokens, is_prompt_alone, echo, streaming, common })
+        Ok(Self { head, prompts, params, names, beams, max_tokens, is_prompt_alone, echo, streaming, common })
     }
 
     /// The texts that outputs begin with, a prompt each.
@@ -142,6 +153,8 @@ struct ChunkChoice {
 
 /// How outputs are written.
 struct Form {
+    /// Whether its outputs are those of a search: no text of it is certain before its end.
+    is_search: bool,
     /// Outputs of each prompt.
     num_outputs: usize,
     token_form: TokenForm,
@@ -272,5 +285,17 @@ impl ChoiceWriter for Choices {
         }
         let (finish_reason, stop_reason) = (delta.finish_reason, delta.stop_reason);
         chunks.send(ChunkChoice { index, text, logprobs, finish_reason, stop_reason });
+    }
+
+    fn comes_whole(&self) -> bool {
+        self.form.is_search
+    }
+
+    fn whole(&mut self, place: usize, output: &RequestOutput, chunks: &mut ChunkSink<'_>) {
+        for one in &output.outputs {
+            let Choice { index, text, logprobs, finish_reason, stop_reason, .. } =
+                self.form.choice(place, one, None);
+            chunks.send(ChunkChoice { index, text, logprobs, finish_reason, stop_reason });
+        }
     }
 }

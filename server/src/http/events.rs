@@ -24,6 +24,14 @@ pub(crate) trait EventWriter: Send + Unpin + 'static {
     /// Writes what came for the request at `place`.
     fn write(&mut self, place: usize, event: RequestEvent, out: &mut Events) -> Result<(), ApiError>;
 
+    /// Tokens that an event is the first to tell of.
+    fn num_tokens(&self, event: &RequestEvent) -> u64 {
+        match event {
+            RequestEvent::Delta(delta) => delta.token_ids.len() as u64,
+            _ => 0,
+        }
+    }
+
     /// Writes what comes after the last event of the last request.
     fn end(&mut self, out: &mut Events);
 }
@@ -89,8 +97,9 @@ impl<W: EventWriter> EventStream<W> {
             {
                 match stream.poll_next(cx) {
                     Poll::Ready(Some(event)) => {
-                        if let (RequestEvent::Delta(delta), Some(open)) = (&event, &self.open) {
-                            open.generated(delta.token_ids.len() as u64);
+                        let num_tokens = self.writer.num_tokens(&event);
+                        if let Some(open) = self.open.as_ref().filter(|_| num_tokens > 0) {
+                            open.generated(num_tokens);
                         }
                         self.writer.write(place, event, &mut self.out)?;
                     }

@@ -6,6 +6,7 @@
 
 mod answer;
 mod auth;
+mod beams;
 mod body;
 mod caller;
 mod chat;

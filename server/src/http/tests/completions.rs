@@ -161,3 +161,48 @@ async fn br_22_outputs_of_a_seed_are_the_same_for_any_n() {
         four["choices"].as_array().expect("a list")[..2]
     );
 }
+
+#[tokio::test]
+async fn a_search_gives_its_best_texts_at_once() {
+    let rig = Rig::new();
+    let body = json!({"prompt": ["ab", "c"], "use_beam_search": true, "n": 2, "max_tokens": 4, "length_penalty": 0.5,
+        "temperature": 0, "echo": true, "stop": [], "repetition_penalty": 1});
+    let (status, answer) = rig.post(PATH, body.clone()).await;
+    assert_eq!(status, StatusCode::OK, "{answer}");
+    let choices = answer["choices"].as_array().expect("choices");
+    let indices: Vec<_> = choices.iter().map(|choice| &choice["index"]).collect();
+    assert_eq!(indices, [0, 1, 2, 3]);
+    let texts = || choices.iter().map(|choice| choice["text"].as_str().expect("a text"));
+    assert!(
+        texts().take(2).all(|text| text.starts_with("ab"))
+            && texts().skip(2).all(|text| text.starts_with('c'))
+    );
+    // The stream has one event for each text.
+    let mut streamed = body.clone();
+    streamed["stream"] = true.into();
+    let events = rig.stream(PATH, streamed).await;
+    let mut told: Vec<_> =
+        events.iter().flat_map(|event| event["choices"].as_array().expect("choices")).collect();
+    told.sort_by_key(|choice| choice["index"].as_u64());
+    assert_eq!((events.len(), told.len()), (4, 4));
+    for (told, choice) in told.iter().zip(choices) {
+        assert_eq!(
+            (&told["index"], &told["text"], &told["finish_reason"]),
+            (&choice["index"], &choice["text"], &choice["finish_reason"])
+        );
+    }
+    for (field, value, expected) in [
+        ("n", json!(11), StatusCode::BAD_REQUEST),
+        ("length_penalty", json!("a"), StatusCode::BAD_REQUEST),
+        ("stop", json!("a"), StatusCode::NOT_IMPLEMENTED),
+        ("logprobs", json!(1), StatusCode::NOT_IMPLEMENTED),
+        ("guided_regex", json!("a+"), StatusCode::NOT_IMPLEMENTED),
+    ] {
+        let mut wrong = body.clone();
+        wrong[field] = value;
+        let (status, answer) = rig.post(PATH, wrong).await;
+        assert_eq!(status, expected, "{field}: {answer}");
+        assert_eq!(answer["error"]["param"], field, "{answer}");
+        rig.check_alive().await;
+    }
+}
