@@ -6,7 +6,7 @@ use quire_engine::{
 };
 use quire_models::testing::TinyTokenizer;
 
-use crate::rig::{EOS, Rig, RigSpec, VOCAB_SIZE, byte_tokens, drain};
+use crate::rig::{EOS, FIRST_LONGER, Rig, RigSpec, VOCAB_SIZE, byte_tokens, drain, tokenizer_with};
 
 fn stop(texts: &[&str]) -> SamplingParams {
     SamplingParams {
@@ -38,6 +38,25 @@ fn br_25_the_head_of_a_stop_string_is_not_shown() {
     let shown = SamplingParams { include_stop_str_in_output: true, ..stop(&["DEFGHIJ"]) };
     check(&rig.generate(shown), "ABCDEFGHIJ", FinishReason::Stop, Some(StopReason::Text("DEFGHIJ".into())));
     rig.check_idle();
+}
+
+#[test]
+fn br_25_a_stop_string_spans_tokens_of_several_characters() {
+    let spec = || RigSpec { tokenizer: tokenizer_with(&["ABC", "DEF", "GHI"]), ..RigSpec::default() };
+    let tokens: Vec<u32> = (FIRST_LONGER..FIRST_LONGER + 3).chain(byte_tokens("J")).collect();
+    let rig = spec().start_with_tokens(tokens.clone());
+    let (pieces, output) = rig.stream(stop(&["DEFGHIJ"]));
+    check(&output, "ABC", FinishReason::Stop, Some(StopReason::Text("DEFGHIJ".into())));
+    assert_eq!(
+        (pieces, output.outputs[0].token_ids.clone()),
+        (vec!["ABC".to_owned(), String::new()], tokens)
+    );
+    assert_eq!(rig.generate(stop(&["DEFGHIJ"])).outputs, output.outputs);
+    // What was held back is text after all.
+    let cut = SamplingParams { max_tokens: Some(3), ..stop(&["DEFGHIJ"]) };
+    let (pieces, output) = rig.stream(cut);
+    check(&output, "ABCDEFGHI", FinishReason::Length, None);
+    assert_eq!(pieces, ["ABC", "DEFGHI"]);
 }
 
 #[test]
