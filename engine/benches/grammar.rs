@@ -61,7 +61,7 @@ fn made_up() -> Tokenizer {
 }
 
 /// Twenty fields: texts, some of them bounded or of a pattern, numbers, choices, lists, an object.
-fn schema() -> Value {
+fn schema(name: &str) -> Value {
     let kinds = [
         json!({"type": "string"}),
         json!({"type": "integer", "minimum": 0, "maximum": 5000}),
@@ -76,12 +76,12 @@ fn schema() -> Value {
             "required": ["x"], "additionalProperties": false}),
     ];
     let fields: Map<String, Value> =
-        (0..20).map(|i| (format!("field_{i}"), kinds[i % kinds.len()].clone())).collect();
+        (0..20).map(|i| (format!("{name}_{i}"), kinds[i % kinds.len()].clone())).collect();
     let required: Vec<&String> = fields.keys().collect();
     json!({"type": "object", "properties": fields, "required": required, "additionalProperties": false})
 }
 
-fn document() -> String {
+fn document(name: &str) -> String {
     let values = [
         json!("a sentence of some length, as one writes it"),
         json!(4711),
@@ -95,7 +95,7 @@ fn document() -> String {
         json!({"x": 1.5, "note": "an inner text"}),
     ];
     let fields: Map<String, Value> =
-        (0..20).map(|i| (format!("field_{i}"), values[i % values.len()].clone())).collect();
+        (0..20).map(|i| (format!("{name}_{i}"), values[i % values.len()].clone())).collect();
     serde_json::to_string_pretty(&fields).expect("JSON")
 }
 
@@ -113,6 +113,51 @@ fn masks(grammar: &Grammar, document: &[u32]) -> Vec<Duration> {
     times
 }
 
+const NUM_ROWS: usize = 64;
+
+/// A gated row of a step.
+struct Row {
+    grammar: Grammar,
+    document: Vec<u32>,
+}
+
+impl Row {
+    fn new(grammar: Grammar, document: Vec<u32>) -> Self {
+        Self { grammar, document }
+    }
+}
+
+/// The masks of steps in which each row stands at a place of its own in its document, on so many threads.
+fn steps(what: &str, rows: &[Row], num_threads: usize) {
+    let mut states: Vec<_> = rows.iter().map(|row| (row.grammar.start(), row)).collect();
+    for (i, (state, row)) in states.iter_mut().enumerate() {
+        for &token in &row.document[..i] {
+            state.take(token).expect("it was allowed");
+        }
+    }
+    let num_steps = states.iter().map(|(_, row)| row.document.len()).min().unwrap_or(0) - NUM_ROWS;
+    let mut times = Vec::with_capacity(num_steps);
+    for step in 0..num_steps {
+        let started = Instant::now();
+        std::thread::scope(|scope| {
+            let share = NUM_ROWS.div_ceil(num_threads);
+            let mut shares = states.chunks_mut(share);
+            let first = shares.next();
+            for states in shares {
+                scope.spawn(move || {
+                    states.iter_mut().for_each(|(state, _)| drop(state.mask([2]).expect("a mask")))
+                });
+            }
+            first.into_iter().flatten().for_each(|(state, _)| drop(state.mask([2]).expect("a mask")));
+        });
+        times.push(started.elapsed());
+        for (i, (state, row)) in states.iter_mut().enumerate() {
+            state.take(row.document[i + step]).expect("it was allowed");
+        }
+    }
+    show(&format!("64 rows of {what}, {num_threads} threads, a step"), times);
+}
+
 fn bench(c: &mut Criterion) {
     let tokenizer = Arc::new(tokenizer());
     let vocab_size = tokenizer.num_ids().max(VOCAB_SIZE);
@@ -122,14 +167,29 @@ fn bench(c: &mut Criterion) {
     compile(json!({"type": "null"}));
     println!("the tree of {vocab_size} tokens: {:?}", started.elapsed());
     let started = Instant::now();
-    let grammar = compile(schema());
+    let grammar = compile(schema("field"));
     println!("the schema: {:?}", started.elapsed());
-    let document = tokenizer.encode(&document(), Default::default()).expect("tokens");
+    let document = tokenizer.encode(&document("field"), Default::default()).expect("tokens");
 
     let first = masks(&grammar, &document);
     show("the first document", first);
     let later: Vec<Duration> = (0..20).flat_map(|_| masks(&grammar, &document)).collect();
     show("later ones", later);
+
+    let same: Vec<Row> = (0..NUM_ROWS).map(|_| Row::new(grammar.clone(), document.clone())).collect();
+    let different = (0..NUM_ROWS).map(|i| {
+        let name = format!("field{i}");
+        let document = tokenizer.encode(&self::document(&name), Default::default()).expect("tokens");
+        Row::new(compile(schema(&name)), document)
+    });
+    let different: Vec<Row> = different.collect();
+    for (what, rows) in [("one schema", same), ("64 schemas", different)] {
+        // Each has met its document once.
+        rows.iter().for_each(|row| drop(masks(&row.grammar, &row.document)));
+        for num_threads in [1, 2] {
+            steps(what, &rows, num_threads);
+        }
+    }
 
     let mut group = c.benchmark_group("grammar");
     group.throughput(Throughput::Elements(document.len() as u64));
