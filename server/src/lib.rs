@@ -30,6 +30,7 @@ mod env;
 mod error;
 mod http;
 mod llm;
+mod log_writer;
 mod logging;
 mod model_source;
 mod signal;

@@ -10,6 +10,7 @@ use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry, reload};
 
 use crate::env::Env;
+use crate::log_writer::LogWriter;
 
 /// A filter that cannot be read.
 #[derive(Debug, thiserror::Error)]
@@ -39,8 +40,9 @@ pub(crate) fn start(flag: Option<&str>, default: &str, env: &Env) -> Result<(), 
     let directives = directives(given);
     let filter = EnvFilter::builder().parse(&directives);
     let filter = filter.map_err(|source| LogFilterError { name, given: given.to_owned(), source })?;
+    let writer = LogWriter::default();
     let has_colour = io::stderr().is_terminal() && env.get("NO_COLOR").is_none();
-    let lines = tracing_subscriber::fmt::layer().with_writer(io::stderr).with_ansi(has_colour);
+    let lines = tracing_subscriber::fmt::layer().with_writer(move || writer.clone()).with_ansi(has_colour);
     let (filter, handle) = reload::Layer::new(filter);
     // Fails only where the program that embeds the command line logs already.
     if tracing_subscriber::registry().with(filter).with(lines).try_init().is_ok() {

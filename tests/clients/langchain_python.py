@@ -79,7 +79,7 @@ class City(BaseModel):
 
 def structured_output():
     for method in ["json_schema", "function_calling"]:
-        model = ChatOpenAI(**COMMON, temperature=0, max_tokens=150).with_structured_output(City, method=method)
+        model = ChatOpenAI(**COMMON, temperature=0, max_tokens=150).with_structured_output(City, method=method, strict=True)
         assert model.invoke("Name a city.").name in ("Rome", "Oslo"), method
 
 

@@ -106,3 +106,20 @@ fn a_full_disk_under_the_log_holds_up_nobody() {
     assert!(names.any(|name| name.trim() == "quire-explain"), "the thread that writes it is gone");
     server.end_well();
 }
+
+#[test]
+fn a_reader_of_the_log_that_stops_holds_up_nobody() {
+    let flags = ["--num-gpu-blocks-override", "64", "--port", "0", "--log-level", "debug"];
+    let mut server = Server::start_unread(&flags);
+    // Some hundred lines each, more than a pipe takes.
+    let ask = |server: &Server| {
+        let body = r#"{"prompt": "a", "max_tokens": 200, "ignore_eos": true}"#;
+        let answer = server.ask("POST /v1/completions", body);
+        assert_eq!(answer["usage"]["completion_tokens"], 200, "{answer}");
+    };
+    (0..4).for_each(|_| ask(&server));
+    server.read_log();
+    ask(&server);
+    let log = server.end_well();
+    assert!(log.contains("lines of the log are left out here"), "{}", &log[log.len().saturating_sub(2000)..]);
+}

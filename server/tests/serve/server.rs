@@ -3,7 +3,7 @@
 use std::fs::File;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
-use std::process::{Child, Command};
+use std::process::{Child, ChildStderr, Command};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
@@ -15,7 +15,8 @@ use crate::program::{Tiny, command};
 pub(crate) struct Server {
     pub(crate) child: Child,
     pub(crate) address: String,
-    /// Reads what is logged, so that the server never waits for a reader.
+    /// What is logged, as far as it was read, and where the rest comes from.
+    unread: Option<(String, BufReader<ChildStderr>)>,
     log: Option<JoinHandle<String>>,
     _model: Tiny,
 }
@@ -28,6 +29,13 @@ impl Server {
 
     /// With no flags but these.
     pub(crate) fn start_with(flags: &[&str]) -> Self {
+        let mut server = Self::start_unread(flags);
+        server.read_log();
+        server
+    }
+
+    /// Nobody reads its log once it serves.
+    pub(crate) fn start_unread(flags: &[&str]) -> Self {
         let model = Tiny::new();
         let path = model.path();
         let words = [&["serve", &path], flags].concat();
@@ -41,11 +49,16 @@ impl Server {
                 break address.trim().to_owned();
             }
         };
-        let log = thread::spawn(move || {
+        Self { child, address, unread: Some((log, stderr)), log: None, _model: model }
+    }
+
+    /// From now on somebody does.
+    pub(crate) fn read_log(&mut self) {
+        let Some((mut log, mut stderr)) = self.unread.take() else { return };
+        self.log = Some(thread::spawn(move || {
             stderr.read_to_string(&mut log).expect("text");
             log
-        });
-        Self { child, address, log: Some(log), _model: model }
+        }));
     }
 
     /// Its log goes to a file, and nothing is known of it.
@@ -60,7 +73,7 @@ impl Server {
             assert!(Instant::now() < deadline, "it does not serve");
             thread::sleep(Duration::from_millis(20));
         }
-        Self { child, address: free.to_string(), log: None, _model: model }
+        Self { child, address: free.to_string(), unread: None, log: None, _model: model }
     }
 
     /// The whole answer, head included.
