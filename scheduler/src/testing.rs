@@ -73,11 +73,11 @@ pub fn check_policy_for(
     while num_done < num_operations {
         watchdog.begin(seed);
         num_done += check_scenario(&make, seed);
-        seed += 1;
+        seed = seed.wrapping_add(1);
     }
     watchdog.begin(first_seed);
     check_overtaking(&|| make(first_seed));
-    seed - first_seed
+    seed.wrapping_sub(first_seed)
 }
 
 /// How often a policy is made anew from its state: in the steps 1, 2, 4, ...

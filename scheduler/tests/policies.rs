@@ -253,7 +253,7 @@ fn cost(load: Load) -> u64 {
 }
 
 /// The bound of [`Fair`]: with `m` tenants, `R` sequences that run at once, `C` what a request costs at most and `W` what is
-/// left of its tenant's when it comes, a request starts before `m × (W + R × C)` has been served. One tenant sends as much
+/// left of its tenant's when it comes, a request starts before `m × (W + (R + 1) × C)` has been served. One tenant sends as much
 /// as the device serves, and again as much; the others what they like.
 #[test]
 fn fair_holds_its_bound_whatever_others_send() {
@@ -285,7 +285,7 @@ fn fair_holds_its_bound_whatever_others_send() {
                 if row.kind == RowKind::New {
                     num_started += 1;
                     charged = 10 * u64::from(bench_prompt(&bench, row.seq));
-                    let bound = num_tenants * (request.ahead + u64::from(max_num_seqs) * largest);
+                    let bound = num_tenants * (request.ahead + u64::from(max_num_seqs + 1) * largest);
                     worst = worst.max((served - request.served_before) as f64 / bound as f64);
                     assert!(served - request.served_before <= bound, "{mode:?}, seed {seed}: {}", row.seq);
                 }
@@ -298,6 +298,37 @@ fn fair_holds_its_bound_whatever_others_send() {
         assert!(num_started > 300, "{num_started} requests started");
     }
     println!("the worst wait takes {worst:.2} of the bound");
+}
+
+/// Tenants that are new come without end, of which a few wait at every time. One that was served much before they came is
+/// served again within the bound, which counts the tenants that are there at one time.
+#[test]
+fn fair_lets_no_tenant_starve_of_new_ones() {
+    let (num_waiting, max_num_seqs) = (3, 1);
+    let mut bench = bench(max_num_seqs, 64, Box::new(Fair::default()));
+    let heavy = Load { num_prompt_tokens: 20, num_output_tokens: 100, ..SHORT };
+    add(&mut bench, heavy, 0);
+    while bench.ended().is_empty() {
+        bench.step();
+    }
+    let light = |tenant| Load { num_prompt_tokens: 20, num_output_tokens: 20, tenant, ..SHORT };
+    let num_active = u64::from(num_waiting + 1 + max_num_seqs);
+    let bound = num_active * u64::from(max_num_seqs + 1) * cost(heavy);
+    let (mut tenant, mut served, mut again) = (1, 0, None);
+    while served <= bound {
+        while bench.scheduler().stats().num_waiting < num_waiting as usize {
+            add(&mut bench, light(tenant), tenant);
+            tenant += 1;
+        }
+        let again = *again.get_or_insert_with(|| add(&mut bench, light(0), 1 << 40));
+        let Some(plan) = bench.step() else { continue };
+        if plan.rows.iter().any(|row| row.seq == again) {
+            return;
+        }
+        let new = plan.rows.iter().filter(|row| row.kind == RowKind::New).count() as u64;
+        served += 10 * 20 * new + 20 * plan.rows.iter().filter(|row| row.samples).count() as u64;
+    }
+    panic!("{tenant} new tenants went first, {served} was served: the bound is {bound}");
 }
 
 /// A request that has not ended.

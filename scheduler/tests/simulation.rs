@@ -8,12 +8,13 @@
 //! QUIRE_OPERATIONS=1000000 cargo test --release -p quire-scheduler --test simulation -- --nocapture
 //! ```
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use quire_scheduler::testing::{ChaosPolicy, Coverage, Scenario, check_policy, check_policy_for};
 use quire_scheduler::{
-    Fcfs, PolicyRegistry, PreemptionMode, Priority, Rank, Rerank, SchedEvent, SchedulerPolicy, SequenceView,
-    StepBuilder,
+    ClassHeads, ClassId, EventKind, Fcfs, PolicyRegistry, PreemptionMode, Priority, Rank, Rerank, SchedEvent,
+    SchedulerPolicy, SequenceView, StepBuilder, Time,
 };
 
 fn variable(name: &str) -> Option<u64> {
@@ -245,9 +246,10 @@ fn a_policy_that_loses_its_state_is_found_out() {
     assert_eq!(fault_of(true), None);
 }
 
-/// Ranks by length alone, or the newest first.
+/// Serves those of a kind when nobody else is there.
 struct Greedy {
-    newest_first: bool,
+    rank: fn(&SequenceView<'_>) -> i64,
+    max_overtaking: Duration,
 }
 
 impl SchedulerPolicy for Greedy {
@@ -256,18 +258,65 @@ impl SchedulerPolicy for Greedy {
     }
 
     fn rank(&self, seq: &SequenceView<'_>) -> Rank {
-        if self.newest_first {
-            return Rank(-(seq.id().0 as i64), 0);
+        Rank((self.rank)(seq), seq.id().0 as i64)
+    }
+
+    fn max_overtaking(&self) -> Option<Duration> {
+        Some(self.max_overtaking)
+    }
+}
+
+/// Whoever was served least is next, and who was never seen before all.
+#[derive(Default)]
+struct LeastServed(BTreeMap<ClassId, u64>);
+
+impl SchedulerPolicy for LeastServed {
+    fn name(&self) -> &str {
+        "least-served"
+    }
+
+    fn rank(&self, seq: &SequenceView<'_>) -> Rank {
+        seq.arrival().into()
+    }
+
+    fn class(&self, seq: &SequenceView<'_>) -> ClassId {
+        ClassId(seq.tenant().0)
+    }
+
+    fn next_class(&mut self, heads: &ClassHeads<'_>, _now: Time) -> Option<ClassId> {
+        heads.iter().map(|head| head.class()).min_by_key(|class| self.0.get(class))
+    }
+
+    fn on_event(&mut self, event: &SchedEvent<'_>) -> Rerank {
+        if let EventKind::Granted { num_tokens } = event.kind {
+            *self.0.entry(event.seq.class()).or_default() += u64::from(num_tokens);
         }
-        Rank(seq.num_prompt_tokens().into(), 0)
+        Rerank::None
     }
 }
 
 #[test]
 fn a_policy_that_lets_requests_starve_is_found_out_unless_it_says_so() {
-    for newest_first in [false, true] {
-        let fault = fault(move |_| Box::new(Greedy { newest_first })).expect("it is found out");
+    let ranks: [fn(&SequenceView<'_>) -> i64; 8] = [
+        |seq| -(seq.id().0 as i64),
+        |seq| seq.num_prompt_tokens().into(),
+        |seq| -i64::from(seq.num_prompt_tokens()),
+        |seq| (seq.num_prompt_tokens() > 500).into(),
+        |seq| (seq.priority() > 5).into(),
+        |seq| (seq.priority() < -5).into(),
+        |seq| seq.max_output_tokens().into(),
+        |seq| -i64::from(seq.max_output_tokens()),
+    ];
+    for (index, rank) in ranks.into_iter().enumerate() {
+        let max_overtaking = Duration::from_secs(600);
+        let fault = fault(move |_| Box::new(Greedy { rank, max_overtaking }));
+        let fault = fault.unwrap_or_else(|| panic!("number {index} is not found out"));
         assert!(fault.contains("greedy: a request is overtaken by others for "), "{fault}");
     }
+    let found = fault(|_| Box::new(LeastServed::default())).expect("new tenants come without end");
+    assert!(found.contains("least-served: a request is overtaken by others for "), "{found}");
+    let (rank, max_overtaking) = (ranks[0], Duration::MAX);
+    let found = fault(move |_| Box::new(Greedy { rank, max_overtaking })).expect("that is no bound");
+    assert!(found.contains("which is no bound"), "{found}");
     check_policy(|_| Box::new(Priority::strict()), 0..1);
 }

@@ -1,5 +1,6 @@
 //! Tenants share alike.
 
+use std::collections::BTreeMap;
 use std::time::Duration;
 
 use quire_kvcache::Saved;
@@ -14,21 +15,26 @@ use crate::sequence::SequenceView;
 
 /// Tenants share alike: the one with the smallest counter of tokens is next, and its requests run in the order of
 /// arrival. A prompt token costs 10 where it is computed and 1 where the prefix cache has it, a generated one 20; what a
-/// preemption makes the device compute again costs nothing. A tenant that comes back after a pause starts at the
-/// smallest counter of those that wait: nobody saves up. This is the virtual token counter of Sheng et al., "Fairness in
-/// Serving Large Language Models" (OSDI 2024), with a price for cached tokens.
+/// preemption makes the device compute again costs nothing. This is the virtual token counter of Sheng et al., "Fairness in
+/// Serving Large Language Models" (OSDI 2024), with a price for cached tokens and a virtual time as in generalized processor
+/// sharing (Parekh and Gallager, 1993): a tenant that comes, or comes back, starts where a tenant would be that had been served
+/// its share all the time. So nobody saves up, and who was served much is not overtaken for ever by tenants that are new.
 ///
 /// Wait bound: a tenant is admitted while its counter is the smallest, and may then be charged for the outputs of as many as
-/// run. So counters of tenants that wait differ by at most `R × C`, with `R` sequences that run at once and `C` what one
-/// request costs at most; with `m` tenants, a request that comes when `W` is left of its own tenant's starts before the
-/// device has served `m × (W + R × C)`, whatever the other tenants send.
+/// run. With `R` sequences that run at once, `C` what one request costs at most, `m` tenants that run or wait at one time, at
+/// most, and `W` what is left of its own tenant's when it comes, a request starts before the device has served
+/// `m × (W + (R + 1) × C)`, whatever other tenants send, and however many there are in all.
 #[derive(Clone, Debug, Default)]
 pub struct Fair {
     /// Counters of tenants of which somebody waits; of those of which nobody does any more, once that is noticed.
     waiting: ClassOrder,
     idle: ClassOrder,
-    /// The largest counter that was the smallest.
+    /// How many sequences of each tenant have not ended.
+    active: BTreeMap<ClassId, u64>,
+    /// The virtual time: where the counter of who comes begins.
     floor: u64,
+    /// What was served and is not shared among the active tenants yet: less than one unit each.
+    unshared: u64,
 }
 
 const CACHED_TOKEN: u64 = 1;
@@ -44,9 +50,23 @@ impl Fair {
     }
 
     fn charge(&mut self, class: ClassId, cost: u64) {
+        self.unshared += cost;
+        let num_active = self.active.len().max(1) as u64;
+        let share = self.unshared / num_active;
+        self.unshared %= num_active;
+        self.raise_floor(self.floor.saturating_add(share));
         match self.waiting.get(class) {
             Some(counter) => self.waiting.set(class, counter.saturating_add(cost)),
             None => self.idle.set(class, self.idle.get(class).unwrap_or_default().saturating_add(cost)),
+        }
+    }
+
+    fn note_end(&mut self, class: ClassId) {
+        if let Some(num_active) = self.active.get_mut(&class) {
+            *num_active -= 1;
+            if *num_active == 0 {
+                self.active.remove(&class);
+            }
         }
     }
 
@@ -94,7 +114,12 @@ impl SchedulerPolicy for Fair {
     fn on_event(&mut self, event: &SchedEvent<'_>) -> Rerank {
         let seq = &event.seq;
         match event.kind {
-            EventKind::Arrived | EventKind::Preempted | EventKind::Released => self.note_waiting(seq.class()),
+            EventKind::Arrived => {
+                *self.active.entry(seq.class()).or_default() += 1;
+                self.note_waiting(seq.class());
+            }
+            EventKind::Preempted | EventKind::Released => self.note_waiting(seq.class()),
+            EventKind::Finished(_) => self.note_end(seq.class()),
             // A row that reaches the last known token samples the next.
             EventKind::Granted { .. } if seq.num_granted_tokens() >= seq.num_tokens() => {
                 self.charge(seq.class(), GENERATED_TOKEN);
@@ -117,15 +142,18 @@ impl SchedulerPolicy for Fair {
     }
 
     fn save(&self) -> Option<Vec<u64>> {
-        let mut state = vec![self.floor];
+        let mut state = vec![self.floor, self.unshared];
         self.waiting.save(&mut state);
         self.idle.save(&mut state);
+        self.active.save(&mut state);
         Some(state)
     }
 
     fn restore(&mut self, mut state: &[u64]) -> bool {
-        let Some((floor, (waiting, idle))) = Saved::restore(&mut state) else { return false };
-        *self = Self { floor, waiting, idle };
+        let Some(((floor, unshared), (waiting, (idle, active)))) = Saved::restore(&mut state) else {
+            return false;
+        };
+        *self = Self { waiting, idle, active, floor, unshared };
         state.is_empty()
     }
 }

@@ -1,4 +1,5 @@
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 use quire::scheduler::{
     ClassHeads, ClassId, EventKind, Rank, Rerank, SchedEvent, SchedulerPolicy, SequenceView, Time,
@@ -26,5 +27,9 @@ impl SchedulerPolicy for FairShare {
             *self.0.entry(event.seq.class()).or_default() += u64::from(num_tokens);
         }
         Rerank::None
+    }
+    /// New tenants come first, without end.
+    fn max_overtaking(&self) -> Option<Duration> {
+        None
     }
 }
