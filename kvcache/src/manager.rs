@@ -180,7 +180,8 @@ impl KvCacheManager {
 
     /// Checks that `table` can be made ready for writing the positions `write`: blocks up to its end, and a copy of
     /// every block in it that another table holds too. A block that only the prefix cache knows besides is written in
-    /// place, and forgotten there: so a lone sequence never needs more than its own length.
+    /// place, and forgotten there: so a lone sequence never needs more than its own length. An empty write, as of a reversed
+    /// range, needs nothing.
     ///
     /// # Errors
     /// [`NoBlocks`], and nothing has changed.
@@ -189,7 +190,7 @@ impl KvCacheManager {
         table: &'a mut BlockTable,
         write: Range<u32>,
     ) -> std::result::Result<Reservation<'a>, NoBlocks> {
-        let num_blocks = self.capacity.blocks_for(write.end) as usize;
+        let num_blocks = if write.is_empty() { 0 } else { self.capacity.blocks_for(write.end) as usize };
         let first = (write.start / self.config.block_size) as usize;
         let written = first.min(table.blocks.len())..num_blocks.min(table.blocks.len());
         let shared = |block: &&BlockId| self.is_shared(**block);

@@ -56,6 +56,9 @@ impl KvCacheManager {
     }
 
     /// Gives up what a sequence has on the host. Where a transfer of it is open, it comes free with that.
+    ///
+    /// # Panics
+    /// Where it is seen that another manager made the table.
     pub fn drop_swapped(&mut self, swapped: SwappedTable, transfer: Option<TransferId>) {
         match transfer.and_then(|id| self.swap.get_mut(id)) {
             Some(open) => open.host.extend(swapped.blocks),
@@ -71,7 +74,8 @@ impl KvCacheManager {
         }
     }
 
-    /// All transfers are void, as after a reset of the device.
+    /// All transfers are void, as after a reset of the device. Tables on the host that they were to fill hold nothing, and tables
+    /// of the pool neither: [`drop_swapped`](Self::drop_swapped) and [`release`](Self::release) take them.
     pub fn fail_transfers(&mut self) {
         for id in self.swap.open_ids() {
             self.finish_transfer(id, |_| false);

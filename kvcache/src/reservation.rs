@@ -38,11 +38,14 @@ impl Admit<'_> {
     /// prefix cache still has are shared, the others are to be copied before a step reads them. Returns the copies, if
     /// there are any, and how many tokens are computed once they are done. The host's blocks come free with the
     /// transfer.
+    ///
+    /// # Panics
+    /// Where it is seen that another manager made the table.
     pub fn commit_swapped(self, swapped: SwappedTable) -> (Option<Transfer>, u32) {
         let Self { cache, table, num_tokens } = self;
         let num_cached_tokens = fill(cache, table, num_tokens);
         table.resets = swapped.resets;
-        let num_computed_tokens = num_cached_tokens.max(swapped.num_tokens);
+        let num_computed_tokens = num_cached_tokens.max(swapped.num_tokens.min(num_tokens));
         let num_hits = (num_cached_tokens / cache.config().block_size) as usize;
         let pairs = table.blocks.iter().copied().zip(swapped.blocks.iter().copied());
         let blocks: Vec<_> = pairs.skip(num_hits).collect();

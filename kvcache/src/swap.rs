@@ -35,8 +35,10 @@ pub struct Transfer {
     pub blocks: Vec<(BlockId, HostBlockId)>,
 }
 
-/// The blocks of a sequence on the host, in the order of its positions. Like a [`BlockTable`] it must be given back:
-/// see [`KvCacheManager::drop_swapped`](crate::KvCacheManager::drop_swapped).
+/// The blocks of a sequence on the host, in the order of its positions. It stands for that sequence in the manager that made
+/// it, and no other. Like a [`BlockTable`] it must be given back: see
+/// [`KvCacheManager::drop_swapped`](crate::KvCacheManager::drop_swapped), which is also all that can be done with it when the
+/// transfer that was to fill it has failed.
 #[derive(Debug, Default)]
 pub struct SwappedTable {
     pub(crate) blocks: Vec<HostBlockId>,
@@ -126,9 +128,13 @@ impl SwapSpace {
         self.free.split_off(self.free.len() - num_blocks)
     }
 
+    /// # Panics
+    /// If the blocks are not of this space: more than are taken, or beyond its end.
     pub(crate) fn give_back(&mut self, blocks: Vec<HostBlockId>) {
+        let num_taken = self.total as usize - self.free.len();
+        let are_own = blocks.len() <= num_taken && blocks.iter().all(|block| block.0 < self.total);
+        assert!(are_own, "blocks of another swap space, or given back twice");
         self.free.extend(blocks);
-        debug_assert!(self.free.len() <= self.total as usize, "a block of the swap space is freed once");
     }
 
     pub(crate) fn start(&mut self, open: OpenTransfer) -> TransferId {

@@ -346,3 +346,44 @@ fn an_order_of_eviction_cannot_give_away_what_somebody_holds() {
     let mut other = BlockTable::new();
     cache.reserve(&mut other, 0..4).unwrap().commit(StepId(1));
 }
+
+#[test]
+fn an_empty_write_takes_nothing() {
+    let mut cache = manager(8);
+    let (table, _) = run(&mut cache, &[1, 2, 3]);
+    for write in [(9, 2), (5, 5), (0, 0)] {
+        let mut empty = BlockTable::new();
+        assert_eq!(cache.reserve(&mut empty, write.0..write.1).unwrap().commit(StepId(1)).num_new, 0);
+        assert_eq!(empty.num_blocks(), 0);
+    }
+    cache.release(table, None);
+    cache.check([]).unwrap();
+}
+
+fn swapping() -> KvCacheManager {
+    let config = KvCacheConfig { watermark: 0.0, num_swap_blocks: 5, ..KvCacheConfig::new(8, 2) };
+    KvCacheManager::new(config).unwrap()
+}
+
+#[test]
+fn what_comes_back_is_computed_as_far_as_the_sequence_goes() {
+    let mut cache = swapping();
+    let (mut table, _) = run(&mut cache, &[1, 2, 3, 4, 5, 6]);
+    let (transfer, swapped) = cache.swap_out(&mut table, 6, None).unwrap();
+    assert!(cache.finish_transfer(transfer.id, |_| false));
+    let hashes = cache.hasher().hash(&[7, 8, 9], CacheSalt::NONE);
+    let (back, num_computed) =
+        cache.admit(&mut table, &[7, 8, 9], &hashes, 0).unwrap().commit_swapped(swapped);
+    assert_eq!(num_computed, 3);
+    assert!(cache.finish_transfer(back.unwrap().id, |_| false));
+    assert_eq!((cache.swap_usage().free, cache.swap_usage().total), (5, 5));
+}
+
+#[test]
+#[should_panic(expected = "blocks of another swap space")]
+fn another_managers_swapped_table_is_not_taken_for_ones_own() {
+    let (mut cache, mut other) = (swapping(), swapping());
+    let (mut table, _) = run(&mut other, &[1, 2, 3]);
+    let (_, swapped) = other.swap_out(&mut table, 3, None).unwrap();
+    cache.drop_swapped(swapped, None);
+}
