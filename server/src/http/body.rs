@@ -53,11 +53,15 @@ impl Body {
 
     /// Takes a field as it is; `null` counts as absent.
     pub(crate) fn take_value(&mut self, field: &str) -> Option<Value> {
+        #[cfg(test)]
+        asked::note(field);
         self.0.remove(field).filter(|value| !value.is_null())
     }
 
     /// A field that stays; `null` counts as absent.
     pub(crate) fn peek(&self, field: &str) -> Option<&Value> {
+        #[cfg(test)]
+        asked::note(field);
         self.0.get(field).filter(|value| !value.is_null())
     }
 
@@ -142,6 +146,24 @@ pub(crate) fn kind_of(value: &Value) -> &'static str {
         Value::String(_) => "a string",
         Value::Array(_) => "an array",
         Value::Object(_) => "an object",
+    }
+}
+
+/// Which fields this thread has asked bodies for: tests hold the document to it.
+#[cfg(test)]
+pub(crate) mod asked {
+    use std::cell::RefCell;
+    use std::collections::BTreeSet;
+
+    thread_local!(static ASKED: RefCell<BTreeSet<String>> = const { RefCell::new(BTreeSet::new()) });
+
+    pub(super) fn note(field: &str) {
+        ASKED.with_borrow_mut(|asked| asked.insert(field.to_owned()));
+    }
+
+    /// Those since the last call.
+    pub(crate) fn take() -> BTreeSet<String> {
+        ASKED.take()
     }
 }
 

@@ -15,7 +15,7 @@ pub(crate) struct CommonFields {
 }
 
 /// Fields of other servers that would change an answer: passing over them would answer another question.
-const NOT_BUILT: [&str; 13] = [
+pub(crate) const NOT_BUILT: [&str; 13] = [
     "use_beam_search",
     "prompt_embeds",
     "mm_processor_kwargs",

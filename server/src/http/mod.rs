@@ -5,6 +5,7 @@
 //! ([`answer`]), or [`events`] as they come ([`chunks`]). A dropped connection drops the streams of its requests, which gives them up.
 
 mod answer;
+mod api;
 mod auth;
 mod beams;
 mod body;

@@ -7,15 +7,13 @@ use axum::extract::{DefaultBodyLimit, Request, State};
 use axum::http::Uri;
 use axum::middleware::{self, Next};
 use axum::response::Response;
-use axum::routing::{any, get, post};
+use axum::routing::any;
 
+use super::api::ROUTES;
 use super::auth::{self, ApiKeys};
-use super::chat::chat_completions;
-use super::completions::completions;
 use super::cors::CorsError;
 use super::error::{self, ApiError};
 use super::service::Service;
-use super::{debug, live, metrics, status, tokens};
 
 /// Routes of other servers that this one does not have yet: clients are told so.
 const NOT_BUILT: [&str; 24] = [
@@ -53,24 +51,8 @@ const NOT_BUILT: [&str; 24] = [
 pub(crate) fn router(service: Arc<Service>) -> Result<Router, CorsError> {
     let cors = service.settings.cors.layer()?;
     let keys = ApiKeys::new(&service.settings.api_keys);
-    let routes = Router::new()
-        .route("/health", get(status::health))
-        .route("/health/ready", get(status::ready))
-        .route("/ping", get(status::health).post(status::health))
-        .route("/version", get(status::version))
-        .route("/v1/models", get(status::models))
-        .route("/v1/models/{*model}", get(status::model))
-        .route("/", get(live::page))
-        .route("/live/events", get(live::events))
-        .route("/metrics", get(metrics::metrics))
-        .route("/v1/effective", get(status::effective))
-        .route("/v1/completions", post(completions))
-        .route("/v1/chat/completions", post(chat_completions))
-        .route("/tokenize", post(tokens::tokenize))
-        .route("/detokenize", post(tokens::detokenize))
-        .route("/v1/requests/{id}/why", get(debug::why))
-        .route("/reset_prefix_cache", post(debug::reset_prefix_cache))
-        .route("/debug/schedule-log", post(debug::schedule_log));
+    let routes =
+        ROUTES.iter().fold(Router::new(), |routes, route| routes.route(route.path, (route.handler)()));
     let routes = NOT_BUILT.iter().fold(routes, |routes, path| routes.route(path, any(not_built)));
     let routes = routes
         .layer(DefaultBodyLimit::max(service.settings.max_body_bytes))

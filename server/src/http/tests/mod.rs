@@ -1,5 +1,6 @@
 //! The server as its clients see it.
 
+mod api;
 mod chat;
 mod completions;
 mod connections;
