@@ -62,9 +62,12 @@ pub enum Error {
         /// What is allowed.
         expected: &'static str,
     },
-    /// A server that a load cannot be put on.
+    /// A terminal that cannot be drawn on.
+    #[error("cannot use the terminal")]
+    Terminal(#[source] io::Error),
+    /// A server that does not answer.
     #[error("the server does not answer: {reason}")]
-    BenchServer {
+    Server {
         /// Why.
         reason: String,
     },

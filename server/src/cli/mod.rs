@@ -1,5 +1,5 @@
 //! The command line: `generate`, `chat`, `serve`, `check`, `inspect`, `render`, `bench`,
-//! `tune-kernels`, `trace`, `simulate`, `tune`.
+//! `tune-kernels`, `trace`, `simulate`, `tune`, `top`.
 
 mod beams;
 pub(crate) mod bench;
@@ -16,11 +16,13 @@ mod model;
 mod output;
 mod record;
 mod recording;
+mod remote;
 mod render;
 mod sampling;
 mod serve;
 mod simulate;
 mod source;
+mod top;
 mod trace;
 mod tune;
 mod tune_settings;
@@ -79,6 +81,8 @@ enum Command {
     /// Serves a model over HTTP, with the API of OpenAI as vLLM has it.
     #[command(args_override_self = true)]
     Serve(serve::ServeArgs),
+    /// Shows in the terminal what a server is doing.
+    Top(top::TopArgs),
 }
 
 /// What a command has beside its own flags.
@@ -141,6 +145,7 @@ fn run_command(app: &App, cli: Cli) -> Result<()> {
         Command::Simulate(args) => simulate::run(&context, &args),
         Command::Tune(args) => tune_settings::run(&context, &args),
         Command::Serve(args) => serve::run(&context, &args),
+        Command::Top(args) => top::run(&args),
     }
 }
 

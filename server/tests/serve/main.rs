@@ -123,3 +123,18 @@ fn a_reader_of_the_log_that_stops_holds_up_nobody() {
     let log = server.end_well();
     assert!(log.contains("lines of the log are left out here"), "{}", &log[log.len().saturating_sub(2000)..]);
 }
+
+#[test]
+fn a_server_can_be_watched_in_a_terminal() {
+    let server = Server::start(&["--api-key", "secret"]);
+    let url = format!("http://{}", server.address);
+    let shown = run(&["top", &url, "--api-key", "secret", "--once"], "").ok().stdout;
+    for part in ["quire top", url.as_str(), "running    0", "KV blocks", "0 live, 0 cached, 64 free", "TTFT"]
+    {
+        assert!(shown.contains(part), "{part}: {shown}");
+    }
+    run(&["top", &url, "--once"], "")
+        .failed(1, &["the server does not answer: status 401", "an API key is missing"]);
+    run(&["top", "https://host"], "").refused(&["expected http://HOST:PORT"]);
+    server.end_well();
+}

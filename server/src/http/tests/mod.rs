@@ -4,6 +4,7 @@ mod api;
 mod chat;
 mod completions;
 mod connections;
+mod deploy;
 mod errors;
 mod known_failures;
 mod limits;

@@ -16,11 +16,11 @@ use quire_scheduler::Time;
 use quire_scheduler::trace::Trace;
 use serde_json::json;
 
-use self::client::{Client, ClientError, Url};
 use self::report::{Bounds, Measured};
 use super::limits::{MAX_LEN, MAX_REQUESTS, up_to};
 use crate::cli::load::{positive, read_trace};
 use crate::cli::model::runtime;
+use crate::cli::remote::{Client, ClientError, Url};
 use crate::error::{Error, Result};
 
 #[derive(Args)]
@@ -83,10 +83,10 @@ pub(super) fn run(args: &ServeArgs) -> Result<()> {
     let lengths = args.lengths()?;
     runtime()?.block_on(async {
         let client = Arc::new(Client::new(args.url.clone(), args.api_key.clone()));
-        let failed = |error: ClientError| Error::BenchServer { reason: error.to_string() };
+        let failed = |error: ClientError| Error::Server { reason: error.to_string() };
         let model = match &args.model {
             Some(model) => model.clone(),
-            None => client.model().await.map_err(failed)?,
+            None => client::model(&client).await.map_err(failed)?,
         };
         let planned = args.planned(&lengths, &model);
         let warmups = planned.iter().cycle().take(args.num_warmups.min(planned.len()));
@@ -163,7 +163,7 @@ async fn measure(
         measured.prompt_tokens += request.num_prompt_tokens as u64;
         let (client, bar) = (Arc::clone(client), bar.clone());
         open.push(tokio::spawn(async move {
-            let answer = client.complete(request.body).await;
+            let answer = client::complete(&client, request.body).await;
             bar.inc(1);
             answer
         }));
