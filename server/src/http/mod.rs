@@ -29,6 +29,7 @@ mod message;
 mod metrics;
 mod pace;
 mod prompts;
+mod render;
 mod request_id;
 mod response_counts;
 pub(crate) mod routes;

@@ -16,7 +16,8 @@ use super::error::{self, ApiError};
 use super::service::Service;
 
 /// Routes of other servers that this one does not have yet: clients are told so.
-const NOT_BUILT: [&str; 24] = [
+const NOT_BUILT: [&str; 25] = [
+    "/v1/completions/render",
     "/v1/embeddings",
     "/pooling",
     "/classify",

@@ -174,9 +174,7 @@ impl Service {
         let open = OpenAnswer { _open: open, key, deadline };
         let mut checked = Vec::with_capacity(requests.len());
         for request in requests {
-            let request = self.engine.check(request).await?;
-            self.check_context(num_tokens(&request.prompt), max_tokens)?;
-            checked.push(request);
+            checked.push(self.check(request, max_tokens).await?);
         }
         let mut requests = Vec::with_capacity(checked.len());
         for request in checked {
@@ -187,6 +185,14 @@ impl Service {
             requests.push(SubmittedRequest { stream, num_prompt_tokens, prompt_end });
         }
         Ok(Submitted { requests, open })
+    }
+
+    /// Checks a request, and queues nothing. It comes back with its prompt as tokens; `max_tokens` is what the client wrote
+    /// itself, if it did.
+    pub(crate) async fn check(&self, request: Request, max_tokens: Option<u64>) -> Result<Request, ApiError> {
+        let request = self.engine.check(request).await?;
+        self.check_context(num_tokens(&request.prompt), max_tokens)?;
+        Ok(request)
     }
 
     /// Where there is no room, the client is told when there should be some.

@@ -64,6 +64,18 @@ pub(super) fn prompt() -> Value {
     object([("prompt", text())])
 }
 
+pub(super) fn rendered() -> Value {
+    object([
+        ("request_id", text()),
+        ("model", text()),
+        ("prompt", text()),
+        ("token_ids", list(integer())),
+        ("count", integer()),
+        ("max_model_len", integer()),
+        ("sampling_params", json!({ "type": "object" })),
+    ])
+}
+
 pub(super) fn why() -> Value {
     let number = || json!({ "type": "number" });
     let output = object([

@@ -18,10 +18,13 @@ pub(crate) struct Field {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Kind {
     Any,
-    /// Nothing but null: the field is known, and has no code yet.
+    /// Nothing but null.
     Nothing,
+    /// Null or false: the field is known, and has no code yet.
+    Off,
     Bool,
     Text,
+    EmptyText,
     Choice(&'static [&'static str]),
     /// Both ends are allowed; the ends of `i64` are none.
     Integer(i64, i64),
@@ -70,8 +73,10 @@ impl Kind {
         match self {
             Self::Any => json!({}),
             Self::Nothing => json!({ "type": "null" }),
+            Self::Off => json!({ "enum": [null, false] }),
             Self::Bool => json!({ "type": "boolean" }),
             Self::Text => json!({ "type": "string" }),
+            Self::EmptyText => json!({ "type": "string", "maxLength": 0 }),
             Self::Choice(values) => json!({ "type": "string", "enum": values }),
             Self::Integer(min, max) => {
                 let bounds = [("minimum", min, i64::MIN), ("maximum", max, i64::MAX)];

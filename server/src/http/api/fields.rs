@@ -58,9 +58,10 @@ const SAMPLING: &[(&str, Kind, &str)] = &[
     ("skip_special_tokens", Kind::Bool, "Whether special tokens are left out of the text."),
     ("detokenize", Kind::Bool, "Whether tokens are turned into text at all."),
     ("spaces_between_special_tokens", Kind::Bool, "Whether spaces set off added tokens that follow another."),
-    ("bad_words", TEXTS, "Words that must not be generated; words of one token are built."),
+    ("bad_words", TEXTS, "Words that must not be generated, with a space before them or without."),
     ("allowed_token_ids", TOKEN_IDS, "The only tokens that may be generated, at least one."),
     ("truncate_prompt_tokens", TRUNCATION, "Keeps the last so many tokens of the prompt; -1 what fits."),
+    ("output_kind", OUTPUT_KINDS, "Nothing here: stream says how an answer comes."),
     (
         "structured_outputs",
         Kind::Object,
@@ -69,6 +70,7 @@ const SAMPLING: &[(&str, Kind, &str)] = &[
 ];
 
 const LOGPROBS: Kind = Kind::OneOf(&[Kind::Integer(-1, MOST), Kind::Bool]);
+const OUTPUT_KINDS: Kind = Kind::Choice(&["cumulative", "delta", "final_only"]);
 const TRUNCATION: Kind = Kind::OneOf(&[Kind::Integer(-1, -1), Kind::Integer(1, MOST)]);
 
 /// `POST /v1/completions`.
@@ -77,7 +79,7 @@ pub(super) fn completion(defaults: &SamplingParams) -> Vec<Field> {
         model(),
         Field::new("prompt", PROMPTS, "Each prompt has n outputs; tokens are taken as they are.").required(),
         Field::new("echo", Kind::Bool, "Whether the text begins with the prompt.").default(false),
-        Field::new("suffix", Kind::Text, "Not built: expected none, or an empty text."),
+        Field::new("suffix", Kind::EmptyText, "Not built: expected none, or an empty text."),
     ];
     [own, stream(), sampling(defaults), forms(), common()].concat()
 }
@@ -198,10 +200,8 @@ fn common() -> Vec<Field> {
         ),
         Field::new("length_penalty", Kind::Any, "Says nothing where there is no beam search."),
     ];
-    let not_built = Kind::OneOf(&[Kind::Nothing, Kind::Bool]);
-    fields.extend(
-        common::NOT_BUILT.map(|name| Field::new(name, not_built, "Not built: expected none, or false.")),
-    );
+    let not_built = |name| Field::new(name, Kind::Off, "Not built: expected none, or false.");
+    fields.extend(common::NOT_BUILT.map(not_built));
     fields
 }
 

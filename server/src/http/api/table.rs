@@ -7,6 +7,7 @@ use axum::routing::{MethodRouter, get, post};
 use super::{Answer, Route, answers, fields};
 use crate::http::chat::chat_completions;
 use crate::http::completions::completions;
+use crate::http::render::render;
 use crate::http::service::Service;
 use crate::http::{debug, live, metrics, status, tokens};
 
@@ -32,6 +33,13 @@ pub(crate) const ROUTES: &[Route] = &[
         Answer::JsonOrEvents(answers::chat),
     )
     .takes(fields::chat, &[NAME, TIMEOUT, STRICT]),
+    Route::post(
+        "/v1/chat/completions/render",
+        || post(render),
+        "The prompt that a conversation would be, as text and as tokens; nothing is generated.",
+        Answer::Json(answers::rendered),
+    )
+    .takes(fields::chat, &[NAME, STRICT]),
     Route::get("/v1/models", || get(status::models), "What is served.", Answer::Json(answers::models)),
     Route::get(
         "/v1/models/{*model}",

@@ -45,6 +45,7 @@ async fn the_document_has_the_fields_that_handlers_take() {
     let bodies: &[(&str, &[Value])] = &[
         ("/v1/completions", &[json!({"prompt": "a", "max_tokens": 1})]),
         ("/v1/chat/completions", std::slice::from_ref(&chat)),
+        ("/v1/chat/completions/render", std::slice::from_ref(&chat)),
         ("/tokenize", &[json!({"prompt": "a"}), chat.clone()]),
         ("/detokenize", &[json!({"tokens": [1]})]),
         ("/debug/schedule-log", &[json!({})]),

@@ -109,3 +109,36 @@ async fn the_page_shows_the_engine() {
     assert_eq!(look["stats"]["distributions"]["ttft_s"]["count"], 1);
     assert!(look["requests"].is_array());
 }
+
+#[tokio::test]
+async fn a_chat_can_be_seen_as_the_model_sees_it() {
+    let rig = Rig::new();
+    let messages = json!([{"role": "user", "content": "hi"}]);
+    let path = "/v1/chat/completions/render";
+    let (status, body) = rig
+        .post(
+            path,
+            json!({"model": "tiny", "messages": messages, "max_tokens": 3, "request_id": "x", "stream": true}),
+        )
+        .await;
+    assert_eq!(status, StatusCode::OK, "{body}");
+    assert_eq!(body["prompt"], "<|im_start|>user\nhi<|im_end|>\n<|im_start|>assistant\n");
+    let (_, tokens) = rig.post("/tokenize", json!({"messages": messages})).await;
+    assert_eq!((&body["token_ids"], &body["count"]), (&tokens["tokens"], &tokens["count"]));
+    assert_eq!(
+        (&body["request_id"], &body["sampling_params"]["max_tokens"]),
+        (&json!("chatcmpl-x"), &json!(3))
+    );
+    // What a chat is refused for, this is.
+    for (wrong, field) in [
+        (json!({"messages": messages, "temperature": -1}), "temperature"),
+        (json!({"messages": messages, "max_tokens": 1000}), "max_tokens"),
+        (json!({"messages": []}), "messages"),
+    ] {
+        let (status, body) = rig.post(path, wrong.clone()).await;
+        let (chat_status, chat_body) = rig.post("/v1/chat/completions", wrong).await;
+        assert_eq!((status, &body), (chat_status, &chat_body));
+        assert!(status.is_client_error() && body["error"]["param"] == field, "{body}");
+    }
+    assert_eq!(rig.service.engine.stats().num_requests, 0);
+}
