@@ -2,6 +2,7 @@
 
 use std::fmt;
 use std::task::{Context, Poll};
+use std::time::Instant;
 
 use async_trait::async_trait;
 use quire_scheduler::record::FlightRecorder;
@@ -121,19 +122,26 @@ pub struct ModelInfo {
 
 /// The events of one request, in order. Dropping it gives the request up.
 pub struct RequestStream {
-    events: mpsc::UnboundedReceiver<RequestEvent>,
+    events: mpsc::UnboundedReceiver<(RequestEvent, Instant)>,
+    /// The moment of the last event.
+    moment: Option<Instant>,
     ended: bool,
     on_drop: Option<Box<dyn FnOnce() + Send>>,
 }
 
 /// The other end of a [`RequestStream`].
 #[derive(Clone, Debug)]
-pub struct EventSender(mpsc::UnboundedSender<RequestEvent>);
+pub struct EventSender(mpsc::UnboundedSender<(RequestEvent, Instant)>);
 
 impl EventSender {
     /// Hands an event on. Whoever listened may be gone; that is no error.
     pub fn send(&self, event: RequestEvent) {
-        let _ = self.0.send(event);
+        self.send_at(event, Instant::now());
+    }
+
+    /// As [`send`](Self::send), for what has come about at that moment: when a step was committed, say.
+    pub fn send_at(&self, event: RequestEvent, moment: Instant) {
+        let _ = self.0.send((event, moment));
     }
 
     /// Whether nobody listens any more.
@@ -148,7 +156,7 @@ impl RequestStream {
     /// A request ends in one event, so the queue between the two is bounded by what the request may generate.
     pub fn channel(abort: impl FnOnce() + Send + 'static) -> (EventSender, Self) {
         let (sender, events) = mpsc::unbounded_channel();
-        (EventSender(sender), Self { events, ended: false, on_drop: Some(Box::new(abort)) })
+        (EventSender(sender), Self { events, moment: None, ended: false, on_drop: Some(Box::new(abort)) })
     }
 
     /// The next event; `None` after the last one.
@@ -177,6 +185,11 @@ impl RequestStream {
         self.events.poll_recv(cx).map(|event| Some(self.note(event)))
     }
 
+    /// When the last event came about: for a piece of an output, when the step was committed that it is of.
+    pub fn moment(&self) -> Option<Instant> {
+        self.moment
+    }
+
     /// Waits for the end.
     ///
     /// # Errors
@@ -194,7 +207,9 @@ impl RequestStream {
     }
 
     /// Notes the end. A feeder that is gone without a last event has died: its listener must hear of it.
-    fn note(&mut self, event: Option<RequestEvent>) -> RequestEvent {
+    fn note(&mut self, event: Option<(RequestEvent, Instant)>) -> RequestEvent {
+        let (event, moment) = event.unzip();
+        self.moment = moment;
         let event =
             event.unwrap_or_else(|| RequestEvent::Failed(Error::stopped("the engine's thread has ended")));
         if matches!(event, RequestEvent::Finished(_) | RequestEvent::Failed(_)) {

@@ -18,6 +18,11 @@ impl Clock {
     pub(crate) fn now(self) -> Time {
         Time::ZERO + self.start.elapsed()
     }
+
+    /// A moment as the system's clock has it.
+    pub(crate) fn instant(self, time: Time) -> Instant {
+        self.start + time.since(Time::ZERO)
+    }
 }
 
 /// The time between two moments, in milliseconds.

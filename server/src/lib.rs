@@ -22,6 +22,7 @@
 //! - A file that was fetched has its name only once its content was checked.
 //! - The environment is read once, here; the crates below get what they need as arguments.
 
+mod api_server;
 mod app;
 mod backend;
 mod cache;
@@ -37,6 +38,7 @@ mod signal;
 mod start;
 mod trace;
 
+pub use api_server::ApiServer;
 pub use app::App;
 pub use backend::{BackendError, BackendOptions, BackendRegistry, cpu_kernels, cuda_kernels};
 pub use cli::input::{InputError, LineError, fuzz_request};

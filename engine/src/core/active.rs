@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use quire_executor::{RowMask, RowSampling};
 use quire_scheduler::{FinishReason as SeqFinish, FinishedSequence, NewSequence, SeqId, Time};
@@ -24,6 +24,11 @@ pub(crate) trait EventSink: Send {
     /// Takes an event. Whoever listened may be gone; that is no error.
     fn send(&mut self, event: RequestEvent);
 
+    /// Takes an event of a step that was committed at that moment.
+    fn send_at(&mut self, event: RequestEvent, _moment: Instant) {
+        self.send(event);
+    }
+
     /// Whether pieces are wanted, and not the end alone.
     fn wants_deltas(&self) -> bool {
         true
@@ -33,6 +38,10 @@ pub(crate) trait EventSink: Send {
 impl EventSink for EventSender {
     fn send(&mut self, event: RequestEvent) {
         Self::send(self, event);
+    }
+
+    fn send_at(&mut self, event: RequestEvent, moment: Instant) {
+        Self::send_at(self, event, moment);
     }
 }
 
@@ -108,10 +117,15 @@ impl Requests {
     }
 
     /// A sequence has ended. The request comes back with its last one.
-    pub(super) fn end(&mut self, finished: FinishedSequence, reason: FinishReason) -> Option<ActiveRequest> {
+    pub(super) fn end(
+        &mut self,
+        finished: FinishedSequence,
+        reason: FinishReason,
+        moment: Instant,
+    ) -> Option<ActiveRequest> {
         let key = self.by_seq.remove(&finished.id)?;
         let request = self.by_key.get_mut(&key)?;
-        request.end(finished, reason);
+        request.end(finished, reason, moment);
         if request.is_complete() { self.by_key.remove(&key) } else { None }
     }
 
@@ -331,10 +345,10 @@ impl ActiveRequest {
         self.unforked.take()
     }
 
-    /// Sends what can be shown of one output.
-    pub(super) fn emit(&mut self, seq: SeqId) {
+    /// Sends what can be shown of one output, after a step that was committed at that moment.
+    pub(super) fn emit(&mut self, seq: SeqId, moment: Instant) {
         if let Some(event) = self.branches.get_mut(&seq).and_then(Branch::take_shown) {
-            self.sink.send(event);
+            self.sink.send_at(event, moment);
         }
     }
 
@@ -385,7 +399,7 @@ impl ActiveRequest {
         }
     }
 
-    fn end(&mut self, finished: FinishedSequence, reason: FinishReason) {
+    fn end(&mut self, finished: FinishedSequence, reason: FinishReason, moment: Instant) {
         self.end_beam(&finished);
         let Some(branch) = self.branches.remove(&finished.id) else { return };
         self.num_preemptions += finished.num_preemptions;
@@ -396,7 +410,7 @@ impl ActiveRequest {
         }
         let (last, ended) = branch.end(finished, reason);
         if let Some(event) = last.filter(|_| self.failure.is_none()) {
-            self.sink.send(event);
+            self.sink.send_at(event, moment);
         }
         self.ended.push(ended);
     }

@@ -275,13 +275,16 @@ impl EngineCore {
     /// Ends sequences that the scheduler has ended, and the requests that have no other. Numbers go before events: whoever
     /// hears of an end finds it counted.
     pub(super) fn finish(&mut self, finished: Vec<FinishedSequence>, now: Time) {
-        let mut ended = Vec::new();
+        let (mut ended, moment) = (Vec::new(), self.clock.instant(now));
         for finished in finished {
             let reason = finish_reason(finished.reason);
             let failure = self.requests.get(finished.id).and_then(ActiveRequest::failure).cloned();
             match failure {
                 Some(error) => self.fail([finished.id], &error),
-                None => ended.extend(self.requests.end(finished, reason).map(|request| (request, reason))),
+                None => {
+                    let request = self.requests.end(finished, reason, moment);
+                    ended.extend(request.map(|request| (request, reason)));
+                }
             }
         }
         for (request, reason) in &ended {

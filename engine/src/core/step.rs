@@ -1,6 +1,6 @@
 //! The step loop.
 
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use quire_scheduler::{FinishReason as SeqFinish, RowKind, StepPlan};
 
@@ -86,17 +86,18 @@ impl EngineCore {
         self.finish(report.finished, now);
         // The device may wait for them.
         self.provide_masks()?;
+        let moment = self.clock.instant(now);
         for seq in collected.seqs() {
-            self.emit(seq);
+            self.emit(seq, moment);
         }
         Ok(())
     }
 
     /// Sends what a request has to show, or its failure.
-    fn emit(&mut self, seq: quire_scheduler::SeqId) {
+    fn emit(&mut self, seq: quire_scheduler::SeqId, moment: Instant) {
         let Some(request) = self.requests.get_mut(seq) else { return };
         match request.failure().cloned() {
-            None => request.emit(seq),
+            None => request.emit(seq, moment),
             Some(error) => self.fail([seq], &error),
         }
     }

@@ -132,7 +132,9 @@ pub(crate) fn run(context: &Context<'_>, args: &ServeArgs) -> Result<()> {
     settings.served_names = vec![engine.model().name.clone()];
     let write_timeout = Duration::from_secs(args.http.write_timeout);
     let service = Arc::new(Service::new(engine, settings));
-    let listening = Listening { router: routes::router(Arc::clone(&service))?, tls, write_timeout };
+    let write_times = service.write_times.clone();
+    let listening =
+        Listening { router: routes::router(Arc::clone(&service))?, tls, write_timeout, write_times };
     let shutdown_timeout = Duration::from_secs(args.http.shutdown_timeout);
     let server = Server { service, listening, reloader, shutdown_timeout };
     runtime()?.block_on(server.run(listener)).map_err(Error::Runtime)

@@ -100,6 +100,7 @@ impl<W: EventWriter> EventStream<W> {
                         let num_tokens = self.writer.num_tokens(&event);
                         if let Some(open) = self.open.as_ref().filter(|_| num_tokens > 0) {
                             open.generated(num_tokens);
+                            open.handed_on(stream.moment());
                         }
                         self.writer.write(place, event, &mut self.out)?;
                     }

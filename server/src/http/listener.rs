@@ -13,6 +13,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::TlsAcceptor;
 
+use super::clocked::{ClockedService, ClockedStream};
+use super::write_times::{WriteClock, WriteTimes};
+
 /// How long a client may take to send the head of a request, and to begin the next one.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
@@ -29,6 +32,8 @@ pub(crate) struct Listening {
     pub(crate) tls: Option<TlsAcceptor>,
     /// How long a client may take none of what is sent to it.
     pub(crate) write_timeout: Duration,
+    /// Where it is noted how long tokens take to the socket.
+    pub(crate) write_times: WriteTimes,
 }
 
 /// Answers connections until `ended` returns; then those that are open are closed after the answers they wait for.
@@ -56,9 +61,10 @@ impl Listening {
         let mut stream = TimeoutStream::new(stream);
         stream.set_write_timeout(Some(self.write_timeout));
         let stream = Box::pin(stream);
-        let Some(tls) = self.tls else { return talk(stream, self.router, watcher).await };
+        let clock = self.write_times.clock();
+        let Some(tls) = self.tls else { return talk(stream, self.router, clock, watcher).await };
         match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
-            Ok(Ok(stream)) => talk(stream, self.router, watcher).await,
+            Ok(Ok(stream)) => talk(stream, self.router, clock, watcher).await,
             Ok(Err(error)) => tracing::debug!(target: "quire::server", "a handshake failed: {error}"),
             Err(_) => tracing::debug!(target: "quire::server", "a handshake took too long"),
         }
@@ -70,11 +76,13 @@ impl Listening {
 async fn talk(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     router: Router,
+    clock: WriteClock,
     watcher: Watcher,
 ) {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
-    let connection = http.serve_connection(TokioIo::new(stream), TowerToHyperService::new(router));
+    let service = ClockedService { service: TowerToHyperService::new(router), clock: clock.clone() };
+    let connection = http.serve_connection(TokioIo::new(ClockedStream { stream, clock }), service);
     if let Err(error) = watcher.watch(connection).await {
         tracing::debug!(target: "quire::server", "a connection ended: {error}");
     }

@@ -12,6 +12,7 @@ mod body;
 mod caller;
 mod chat;
 mod chunks;
+mod clocked;
 mod common;
 mod completions;
 mod conversation;
@@ -43,7 +44,8 @@ pub(crate) mod tls;
 mod tokens;
 pub(crate) mod tools;
 mod usage;
-mod watchdog;
+pub(crate) mod watchdog;
+mod write_times;
 
 #[cfg(test)]
 mod tests;

@@ -18,6 +18,7 @@ use super::response_counts::ResponseCounts;
 use super::settings::HttpSettings;
 use super::usage::Usage;
 use super::watchdog::Watchdog;
+use super::write_times::{WriteClock, WriteTimes};
 
 /// The state behind the routes.
 pub(crate) struct Service {
@@ -28,6 +29,7 @@ pub(crate) struct Service {
     pub(crate) watchdog: Watchdog,
     pub(crate) pace: Pace,
     pub(crate) responses: ResponseCounts,
+    pub(crate) write_times: WriteTimes,
     keys: KeyUse,
     /// Fields without effect that were warned of already.
     warned: Mutex<BTreeSet<String>>,
@@ -49,6 +51,8 @@ pub(crate) struct OpenAnswer {
     _open: OpenRequest,
     key: KeyGuard,
     deadline: Option<(Instant, Duration)>,
+    /// The clock of the connection that it goes out over.
+    write_clock: Option<WriteClock>,
 }
 
 impl Submitted {
@@ -62,6 +66,13 @@ impl OpenAnswer {
     /// Counts tokens that were generated against what the key may use.
     pub(crate) fn generated(&self, num_tokens: u64) {
         self.key.charge(num_tokens);
+    }
+
+    /// Notes that a piece of that moment is about to be written.
+    pub(crate) fn handed_on(&self, moment: Option<Instant>) {
+        if let (Some(clock), Some(moment)) = (&self.write_clock, moment) {
+            clock.handed_on(moment);
+        }
     }
 
     /// When the answer must have ended.
@@ -114,6 +125,7 @@ impl Service {
             watchdog: Watchdog::new(step_deadline),
             pace: Pace::default(),
             responses: ResponseCounts::default(),
+            write_times: WriteTimes::default(),
             keys,
             warned: Mutex::default(),
         }
@@ -171,7 +183,7 @@ impl Service {
         let deadline = caller.timeout()?.and_then(|timeout| Some((now.checked_add(timeout)?, timeout)));
         let open = self.lifecycle.open()?;
         let key = self.keys.open(caller.key, now)?;
-        let open = OpenAnswer { _open: open, key, deadline };
+        let open = OpenAnswer { _open: open, key, deadline, write_clock: caller.write_clock.clone() };
         let mut checked = Vec::with_capacity(requests.len());
         for request in requests {
             checked.push(self.check(request, max_tokens).await?);

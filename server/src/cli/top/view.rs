@@ -115,7 +115,7 @@ fn queues(stats: &Stats) -> Line<'static> {
         ("running", stats.num_running.to_string()),
         ("waiting", stats.num_waiting().to_string()),
         ("swapped", stats.num_swapped.to_string()),
-        ("preemptions", stats.num_preemptions.to_string()),
+        ("preempted", stats.num_preemptions.to_string()),
     ])
 }
 
@@ -166,13 +166,13 @@ mod tests {
 
     #[test]
     fn a_terminal_shows_numbers_and_reasons() {
-        let mut terminal = Terminal::new(TestBackend::new(90, 10)).expect("a buffer");
+        let mut terminal = Terminal::new(TestBackend::new(96, 10)).expect("a buffer");
         terminal.draw(|frame| screen().draw(frame)).expect("drawn");
         let lines = plain(terminal.backend().buffer()).join("\n");
         for part in ["100 tok/s", "TTFT       20 ms", "TPOT       5.00 ms", "waiting    2", "swapped    1"] {
             assert!(lines.contains(part), "{part}\n{lines}");
         }
-        assert!(lines.contains("#########+++.................."), "{lines}");
+        assert!(lines.contains("##########+++......................."), "{lines}");
         assert!(lines.contains("cmpl-b #1") && lines.contains("waits for blocks: 7 needed"), "{lines}");
     }
 

@@ -28,6 +28,8 @@ pub(crate) async fn metrics(State(service): State<Arc<Service>>) -> impl IntoRes
     tokens(&mut text, &stats);
     let max_tokens = service.engine.model().max_model_len as f64;
     times(&mut text, &stats);
+    let help = "From the commit of a step to its tokens in the socket, for what is streamed.";
+    text.histogram("token_write_seconds", help, &service.write_times.histogram(), ALL);
     sizes(&mut text, &stats, max_tokens);
     responses(&mut text, &service);
     ([(header::CONTENT_TYPE, "text/plain; version=0.0.4; charset=utf-8")], text.into_text())

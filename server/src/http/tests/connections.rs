@@ -36,7 +36,12 @@ impl Served {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let (end, ended) = oneshot::channel();
-        let listening = Listening { router: rig.router(), tls, write_timeout: Duration::from_secs(1) };
+        let listening = Listening {
+            router: rig.router(),
+            tls,
+            write_timeout: Duration::from_secs(1),
+            write_times: rig.service.write_times.clone(),
+        };
         let server = tokio::spawn(listener::serve(listener, listening, async move { drop(ended.await) }));
         Self { rig, address, end, server }
     }

@@ -8,6 +8,7 @@ mod deploy;
 mod errors;
 mod known_failures;
 mod limits;
+mod load;
 mod metrics;
 mod rig;
 mod routes;

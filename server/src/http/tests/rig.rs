@@ -48,6 +48,8 @@ pub(super) struct Parts {
     pub(super) options: EngineOptions,
     pub(super) num_blocks: usize,
     pub(super) block_size: usize,
+    /// Sequences at once; a step computes eight times as many tokens.
+    pub(super) num_rows: usize,
     pub(super) max_model_len: usize,
     pub(super) chat_template: String,
     /// The token at a position, by the prompt.
@@ -72,6 +74,7 @@ impl Default for Parts {
             options: EngineOptions::new("tiny"),
             num_blocks: 64,
             block_size: 4,
+            num_rows: 8,
             max_model_len: 200,
             chat_template: TinyTokenizer::CHAT_TEMPLATE.to_owned(),
             script: says(ANSWER),
@@ -89,7 +92,13 @@ impl Parts {
     pub(super) fn start(self) -> Rig {
         let small = ScriptedExecutor::small_capacity(self.num_blocks, self.block_size);
         let max_model_len = small.max_model_len.max(self.max_model_len);
-        let capacity = DeviceCapacity { vocab_size: VOCAB_SIZE, max_model_len, ..small };
+        let capacity = DeviceCapacity {
+            vocab_size: VOCAB_SIZE,
+            max_model_len,
+            max_num_seqs: self.num_rows,
+            max_num_batched_tokens: 8 * self.num_rows,
+            ..small
+        };
         let executor = ScriptedExecutor::new(capacity, self.script);
         let control = executor.control();
         let facts = ModelFacts { max_model_len: self.max_model_len };
