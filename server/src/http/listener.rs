@@ -8,6 +8,7 @@ use hyper::server::conn::http1;
 use hyper_util::rt::{TokioIo, TokioTimer};
 use hyper_util::server::graceful::{GracefulShutdown, Watcher};
 use hyper_util::service::TowerToHyperService;
+use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
 use tokio_io_timeout::TimeoutStream;
@@ -21,6 +22,9 @@ const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// How long a handshake may take.
 const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Connections that may wait to be accepted, as far as the system allows it: more would be told nothing, or cut off.
+const BACKLOG: i32 = 4096;
 
 /// How long connections are waited for that have nothing to answer any more.
 const CLOSING_PATIENCE: Duration = Duration::from_secs(2);
@@ -38,6 +42,9 @@ pub(crate) struct Listening {
 
 /// Answers connections until `ended` returns; then those that are open are closed after the answers they wait for.
 pub(crate) async fn serve(listener: TcpListener, listening: Listening, ended: impl Future<Output = ()>) {
+    if let Err(error) = SockRef::from(&listener).listen(BACKLOG) {
+        tracing::warn!(target: "quire::server", "few connections can wait to be accepted: {error}");
+    }
     let connections = GracefulShutdown::new();
     let mut ended = std::pin::pin!(ended);
     loop {

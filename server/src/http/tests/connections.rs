@@ -18,7 +18,7 @@ use crate::http::tls;
 /// A rig behind a socket.
 pub(super) struct Served {
     pub(super) rig: Rig,
-    address: std::net::SocketAddr,
+    pub(super) address: std::net::SocketAddr,
     end: oneshot::Sender<()>,
     server: JoinHandle<()>,
 }

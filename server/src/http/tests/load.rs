@@ -8,7 +8,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 
 use super::connections::Served;
-use super::rig::Parts;
+use super::rig::{Parts, Rig};
 
 const NUM_STREAMS: usize = 50;
 
@@ -38,6 +38,19 @@ async fn many_streams_lose_nothing() {
     let (_, scrape) = served.rig.get("/metrics").await;
     let line = format!("quire:token_write_seconds_count{{model_name=\"tiny\"}} {num_pieces}");
     assert!(scrape.as_str().is_some_and(|scrape| scrape.contains(&line)), "{line}");
+}
+
+#[tokio::test]
+async fn many_clients_may_connect_before_one_is_accepted() {
+    let served = Served::of(Rig::new()).await;
+    // The server begins to listen; while this thread connects, it accepts nobody.
+    tokio::task::yield_now().await;
+    let connect = |_| {
+        std::net::TcpStream::connect_timeout(&served.address, Duration::from_millis(500)).expect("let in")
+    };
+    let clients: Vec<_> = (0..400).map(connect).collect();
+    assert_eq!(clients.len(), 400);
+    served.rig.check_alive().await;
 }
 
 /// Requests over one connection: the pieces that came.
