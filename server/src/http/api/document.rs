@@ -10,19 +10,29 @@ use crate::http::auth;
 const ABOUT: &str = "The API of OpenAI as vLLM serves it. A field that is null counts as absent; one that is wrong is answered \
 with 400 and its name in `param`, one that has no code yet with 501.";
 
-/// The whole document (OpenAPI 3.1). Fields that a request does not give are as in `defaults`.
-pub(super) fn document(defaults: &SamplingParams, form: ErrorForm, has_keys: bool) -> Value {
+/// What a document says of one server.
+pub(super) struct Facts<'a> {
+    /// Fields that a request does not give are as here.
+    pub(super) defaults: &'a SamplingParams,
+    /// What the model may be called.
+    pub(super) served_names: &'a [String],
+    pub(super) error_form: ErrorForm,
+    pub(super) has_keys: bool,
+}
+
+/// The whole document (OpenAPI 3.1).
+pub(super) fn document(facts: &Facts<'_>) -> Value {
     let mut paths = Map::new();
     for route in ROUTES {
         let path = paths.entry(shown_path(route.path)).or_insert_with(|| json!({}));
-        path[route.method] = operation(route, defaults, has_keys);
+        path[route.method] = operation(route, facts);
     }
     let error = json!({
         "description": "What went wrong.",
-        "content": { "application/json": { "schema": answers::error(form) } },
+        "content": { "application/json": { "schema": answers::error(facts.error_form) } },
     });
     let mut components = json!({ "responses": { "Error": error } });
-    if has_keys {
+    if facts.has_keys {
         components["securitySchemes"] = json!({ "key": { "type": "http", "scheme": "bearer" } });
     }
     json!({
@@ -38,7 +48,7 @@ pub(super) fn shown_path(path: &str) -> String {
     path.replace("{*", "{")
 }
 
-fn operation(route: &Route, defaults: &SamplingParams, has_keys: bool) -> Value {
+fn operation(route: &Route, facts: &Facts<'_>) -> Value {
     let mut operation = json!({
         "summary": route.summary,
         "operationId": format!("{} {}", route.method, shown_path(route.path)),
@@ -49,10 +59,15 @@ fn operation(route: &Route, defaults: &SamplingParams, has_keys: bool) -> Value 
         operation["parameters"] = parameters.into();
     }
     if let Some(fields) = route.fields {
-        let content = json!({ "application/json": { "schema": body(&fields(defaults)) } });
+        let mut schema = body(&fields(facts.defaults));
+        if let Some(model) = schema["properties"].get_mut("model") {
+            let names = facts.served_names.iter().map(|name| json!(name));
+            model["enum"] = names.chain([Value::Null]).collect();
+        }
+        let content = json!({ "application/json": { "schema": schema } });
         operation["requestBody"] = json!({ "required": true, "content": content });
     }
-    if has_keys && !auth::is_open(route.path) {
+    if facts.has_keys && !auth::is_open(route.path) {
         operation["security"] = json!([{ "key": [] }]);
     }
     operation

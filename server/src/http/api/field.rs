@@ -25,6 +25,8 @@ pub(super) enum Kind {
     Bool,
     Text,
     EmptyText,
+    /// At least a character.
+    SomeText,
     Choice(&'static [&'static str]),
     /// Both ends are allowed; the ends of `i64` are none.
     Integer(i64, i64),
@@ -33,6 +35,8 @@ pub(super) enum Kind {
     /// The lower end is not allowed.
     NumberAbove(f64, f64),
     List(&'static Kind),
+    /// At least one.
+    SomeOf(&'static Kind),
     Object,
     /// From token ids to numbers.
     Biases,
@@ -76,6 +80,7 @@ impl Kind {
             Self::Off => json!({ "enum": [null, false] }),
             Self::Bool => json!({ "type": "boolean" }),
             Self::Text => json!({ "type": "string" }),
+            Self::SomeText => json!({ "type": "string", "minLength": 1 }),
             Self::EmptyText => json!({ "type": "string", "maxLength": 0 }),
             Self::Choice(values) => json!({ "type": "string", "enum": values }),
             Self::Integer(min, max) => {
@@ -88,6 +93,7 @@ impl Kind {
                 bounded("number", finite([("exclusiveMinimum", min), ("maximum", max)]))
             }
             Self::List(of) => json!({ "type": "array", "items": of.schema() }),
+            Self::SomeOf(of) => json!({ "type": "array", "items": of.schema(), "minItems": 1 }),
             Self::Object => json!({ "type": "object" }),
             Self::Biases => json!({
                 "type": "object",

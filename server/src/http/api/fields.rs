@@ -8,11 +8,12 @@ use crate::http::common;
 
 const TOKEN_ID: Kind = Kind::Integer(0, u32::MAX as i64);
 const TOKEN_IDS: Kind = Kind::List(&TOKEN_ID);
-const TEXTS: Kind = Kind::List(&Kind::Text);
 const ANY: f64 = f64::INFINITY;
 const MOST: i64 = i64::MAX;
 
-const PROMPTS: Kind = Kind::OneOf(&[Kind::Text, TEXTS, TOKEN_IDS, Kind::List(&TOKEN_IDS)]);
+const SOME_TOKEN_IDS: Kind = Kind::SomeOf(&TOKEN_ID);
+const PROMPTS: Kind =
+    Kind::OneOf(&[Kind::Text, Kind::SomeOf(&Kind::Text), SOME_TOKEN_IDS, Kind::SomeOf(&SOME_TOKEN_IDS)]);
 
 const PART: Kind = Kind::Fields(&[("type", Kind::Text, true), ("text", Kind::Text, false)]);
 const CONTENT: Kind = Kind::OneOf(&[Kind::Text, Kind::List(&PART), Kind::Nothing]);
@@ -49,7 +50,11 @@ const SAMPLING: &[(&str, Kind, &str)] = &[
         Kind::Integer(0, MOST),
         "Tokens before which nothing ends the output; at most max_tokens.",
     ),
-    ("stop", Kind::OneOf(&[Kind::Text, TEXTS]), "Texts that end the output, none of them empty."),
+    (
+        "stop",
+        Kind::OneOf(&[Kind::SomeText, Kind::List(&Kind::SomeText)]),
+        "Texts that end the output, none of them empty.",
+    ),
     ("stop_token_ids", TOKEN_IDS, "Tokens that end the output."),
     ("ignore_eos", Kind::Bool, "Whether end tokens are tokens like others."),
     ("include_stop_str_in_output", Kind::Bool, "Whether what ended the output stays in the text."),
@@ -58,8 +63,12 @@ const SAMPLING: &[(&str, Kind, &str)] = &[
     ("skip_special_tokens", Kind::Bool, "Whether special tokens are left out of the text."),
     ("detokenize", Kind::Bool, "Whether tokens are turned into text at all."),
     ("spaces_between_special_tokens", Kind::Bool, "Whether spaces set off added tokens that follow another."),
-    ("bad_words", TEXTS, "Words that must not be generated, with a space before them or without."),
-    ("allowed_token_ids", TOKEN_IDS, "The only tokens that may be generated, at least one."),
+    (
+        "bad_words",
+        Kind::List(&Kind::SomeText),
+        "Words that must not be generated, with a space before them or without.",
+    ),
+    ("allowed_token_ids", SOME_TOKEN_IDS, "The only tokens that may be generated, at least one."),
     ("truncate_prompt_tokens", TRUNCATION, "Keeps the last so many tokens of the prompt; -1 what fits."),
     ("output_kind", OUTPUT_KINDS, "Nothing here: stream says how an answer comes."),
     (
@@ -67,9 +76,16 @@ const SAMPLING: &[(&str, Kind, &str)] = &[
         Kind::Object,
         "The form that the output must have: json, regex, choice, grammar, ...",
     ),
+    (
+        "logits_processors",
+        Kind::List(&PROCESSOR),
+        "Processors of logits, by the names that the program has for them.",
+    ),
 ];
 
 const LOGPROBS: Kind = Kind::OneOf(&[Kind::Integer(-1, MOST), Kind::Bool]);
+const PROCESSOR: Kind =
+    Kind::OneOf(&[Kind::Text, Kind::Fields(&[("name", Kind::Text, true), ("args", Kind::Any, false)])]);
 const OUTPUT_KINDS: Kind = Kind::Choice(&["cumulative", "delta", "final_only"]);
 const TRUNCATION: Kind = Kind::OneOf(&[Kind::Integer(-1, -1), Kind::Integer(1, MOST)]);
 
@@ -81,7 +97,17 @@ pub(super) fn completion(defaults: &SamplingParams) -> Vec<Field> {
         Field::new("echo", Kind::Bool, "Whether the text begins with the prompt.").default(false),
         Field::new("suffix", Kind::EmptyText, "Not built: expected none, or an empty text."),
     ];
-    [own, stream(), sampling(defaults), forms(), common()].concat()
+    let common = common().into_iter().map(|field| match field.name {
+        "use_beam_search" => {
+            Field::new(field.name, Kind::Bool, "Searches n outputs in place of drawing them.").default(false)
+        }
+        "length_penalty" => {
+            let text = "A search ranks by the log-probability over the length to this power.";
+            Field::new(field.name, Kind::Number(-ANY, ANY), text).default(1.0)
+        }
+        _ => field,
+    });
+    [own, stream(), sampling(defaults), forms(), common.collect()].concat()
 }
 
 /// `POST /v1/chat/completions`.
@@ -142,7 +168,7 @@ fn model() -> Field {
 
 fn conversation() -> Vec<Field> {
     vec![
-        Field::new("messages", Kind::List(&MESSAGE), "The conversation, the oldest message first.")
+        Field::new("messages", Kind::SomeOf(&MESSAGE), "The conversation, the oldest message first.")
             .required(),
         Field::new("add_generation_prompt", Kind::Bool, "Whether the answer's turn is begun.").default(true),
         Field::new(
@@ -178,7 +204,11 @@ fn forms() -> Vec<Field> {
         Field::new("response_format", RESPONSE_FORMAT, "The form that the output must have."),
         Field::new("guided_json", json, "The older name of structured_outputs.json."),
         Field::new("guided_regex", Kind::Text, "The older name of structured_outputs.regex."),
-        Field::new("guided_choice", TEXTS, "The older name of structured_outputs.choice."),
+        Field::new(
+            "guided_choice",
+            Kind::SomeOf(&Kind::Text),
+            "The older name of structured_outputs.choice.",
+        ),
         Field::new("guided_grammar", Kind::Text, "The older name of structured_outputs.grammar."),
         Field::new("guided_whitespace_pattern", Kind::Text, "What may stand between the parts of JSON."),
     ]

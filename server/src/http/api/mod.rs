@@ -49,9 +49,13 @@ enum Answer {
 
 /// `GET /openapi.json`.
 pub(crate) async fn openapi(State(service): State<Arc<Service>>) -> Json<Value> {
-    let defaults = &service.engine.model().default_params;
-    let has_keys = !service.settings.api_keys.is_empty();
-    Json(document::document(defaults, service.settings.error_form, has_keys))
+    let settings = &service.settings;
+    Json(document::document(&document::Facts {
+        defaults: &service.engine.model().default_params,
+        served_names: &settings.served_names,
+        error_form: settings.error_form,
+        has_keys: !settings.api_keys.is_empty(),
+    }))
 }
 
 /// `GET /docs`. It holds nothing: it asks for the document, and for the API key.

@@ -84,6 +84,7 @@ async fn defaults_are_those_in_force() {
     assert_eq!(field("/v1/completions", "max_tokens")["default"], 16);
     assert_eq!(field("/v1/chat/completions", "max_tokens").get("default"), None);
     assert_eq!(field("/v1/completions", "top_p")["default"], 1.0);
+    assert_eq!(field("/tokenize", "model")["enum"], json!(["tiny", "alias", null]));
     let description = field("/v1/completions", "temperature");
     assert_eq!(
         (&description["minimum"], &description["maximum"]),
