@@ -52,8 +52,10 @@ impl Events {
         self.0.extend_from_slice(b"data: [DONE]\n\n");
     }
 
+    /// What was added since the last call. The next piece is likely to be as long: it is not to grow from nothing.
     fn take(&mut self) -> Bytes {
-        Bytes::from(std::mem::take(&mut self.0))
+        let next = Vec::with_capacity(self.0.len());
+        Bytes::from(std::mem::replace(&mut self.0, next))
     }
 }
 
