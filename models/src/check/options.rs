@@ -32,7 +32,7 @@ pub enum CheckTokenizer {
     #[default]
     Always,
     /// The same where something else is wrong, so that all is told at once; whoever loads a model that is sound so far asks
-    /// [`tokenizer`].
+    /// [`tokenizer`](fn@super::tokenizer).
     WithProblems,
     /// It is left alone: another one is given.
     Never,
