@@ -22,13 +22,15 @@ mod run;
 mod timeline;
 mod track;
 
+use std::time::Duration;
+
 use quire_kvcache::KvCacheConfig;
 
 use crate::config::SchedulerConfig;
 use crate::cost::CostModel;
 use crate::error::{CommitError, ConfigError, ScheduleError};
 use crate::preemption::Rates;
-use crate::trace::TraceError;
+use crate::trace::{Room, TraceError};
 
 pub use refusals::Refused;
 pub use report::{Percentiles, Report, TenantReport, Waste};
@@ -57,6 +59,11 @@ impl Setup {
         Self { scheduler, cache, cost: CostModel::default(), max_open_steps: 2, max_output_tokens: None }
     }
 
+    /// How long a request may get.
+    pub fn room(&self) -> Room {
+        Room { max_tokens: self.max_output_tokens, ..Room::new(&self.scheduler, &self.cache) }
+    }
+
     /// What an engine would have measured of such a device; `None` where the model does not say what either way costs.
     fn rates(&self) -> Option<Rates> {
         let block_bytes: u64 = self.cache.groups.iter().map(|group| group.block_bytes).sum();
@@ -82,6 +89,17 @@ pub enum SimulateError {
     /// The requests cannot come when they should.
     #[error(transparent)]
     Trace(#[from] TraceError),
+    /// Time runs out: the cost model is wrong.
+    #[error(
+        "step {step} takes {:e} s by the cost model, and would end after more than 1e10 s: are its terms microseconds?",
+        step_time.as_secs_f64()
+    )]
+    TooLong {
+        /// The step.
+        step: u64,
+        /// How long it takes, or the longest that a clock can say.
+        step_time: Duration,
+    },
     /// A step could not be planned: a bug of the policy or of this crate.
     #[error(transparent)]
     Schedule(#[from] ScheduleError),

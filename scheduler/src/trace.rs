@@ -16,6 +16,7 @@ mod csv;
 mod error;
 mod jsonl;
 mod law;
+mod room;
 mod row;
 
 use std::sync::Arc;
@@ -23,6 +24,7 @@ use std::sync::Arc;
 use crate::ids::{TenantId, Time};
 
 pub use error::TraceError;
+pub use room::{Cut, Limit, Room};
 
 /// Requests in the order of their arrival.
 #[derive(Clone, PartialEq, Debug)]
@@ -133,18 +135,26 @@ impl Trace {
         Some(name.as_str()).filter(|name| !name.is_empty())
     }
 
+    /// Whether requests come at different times, in whatever unit.
+    pub fn has_times(&self) -> bool {
+        self.requests.last().is_some_and(|request| request.arrival > 0.0)
+    }
+
     /// When each request comes if `requests_per_s` come in the mean. Without a rate: as the trace says, or all at the
-    /// beginning where it has mean gaps only.
+    /// beginning where it has mean gaps only. Where the trace [has no times](Self::has_times), a rate gives it those of
+    /// [`with_gaps`](Self::with_gaps) for the seed 0.
     ///
     /// # Errors
     /// [`TraceError::TooLate`], where the rate is too low for the clock.
     pub fn arrival_times(&self, requests_per_s: Option<f64>) -> Result<Vec<Time>, TraceError> {
+        if requests_per_s.is_some() && !self.has_times() && !self.requests.is_empty() {
+            return self.with_gaps(0).arrival_times(requests_per_s);
+        }
         let last = self.requests.last().map_or(0.0, |request| request.arrival);
         let seconds_per_unit = match (self.arrivals, requests_per_s) {
             (Arrivals::Seconds, None) => 1.0,
             (Arrivals::MeanGaps, None) => 0.0,
             (Arrivals::MeanGaps, Some(rate)) => 1.0 / rate,
-            (Arrivals::Seconds, Some(_)) if last <= 0.0 => 0.0,
             (Arrivals::Seconds, Some(rate)) => self.requests.len() as f64 / rate / last,
         };
         let time = |(place, request): (usize, &TraceRequest)| {
@@ -213,6 +223,23 @@ mod tests {
         assert!(matches!(error, TraceError::TooLate { request: 0, .. }), "{error}");
         let last = format!("arrival_s,prompt_tokens,output_tokens\n{},1,1\n", row::MAX_MOMENT);
         assert!(Trace::parse(&last).unwrap().arrival_times(None).is_ok());
+    }
+
+    #[test]
+    fn a_rate_gives_times_to_a_trace_that_has_none() {
+        let rows = |row: &str| (0..2000).map(|_| row).collect::<String>();
+        let untimed = rows("{\"prompt_tokens\": 1, \"output_tokens\": 1}\n");
+        let at_zero = rows("{\"prompt_tokens\": 1, \"output_tokens\": 1, \"arrival_s\": 0}\n");
+        for text in [untimed, at_zero] {
+            let trace = Trace::parse(&text).unwrap();
+            assert!(!trace.has_times());
+            assert!(trace.arrival_times(None).unwrap().iter().all(|time| *time == Time::ZERO));
+            let times = trace.arrival_times(Some(2.0)).unwrap();
+            assert!(times.is_sorted() && times[0] < times[1]);
+            let rate = 2000.0 / (times[1999].as_nanos() as f64 / 1e9);
+            assert!((rate - 2.0).abs() < 0.2, "{rate}");
+            assert_ne!(trace.with_gaps(1).arrival_times(Some(2.0)).unwrap(), times, "seeds differ");
+        }
     }
 
     #[test]

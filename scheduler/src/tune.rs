@@ -44,12 +44,28 @@ pub struct Settings {
     pub memory_percent: u32,
 }
 
+/// What came of settings.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Outcome {
+    /// Requests are served within the goal, up to some rate.
+    Serves,
+    /// At no rate they are.
+    TooSlow,
+    /// The pool that they leave holds no sequence of `max_model_len`, or not every request of the trace: an engine would not
+    /// start, or refuse some.
+    NoRoom,
+}
+
 /// Settings with what they sustain.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Choice {
     /// The settings.
     pub settings: Settings,
-    /// Blocks of the pool that they leave.
+    /// What came of them.
+    pub outcome: Outcome,
+    /// Blocks of the pool that they leave; 0 where it holds no sequence.
     pub num_blocks: u32,
     /// Requests a second within the goal; 0 if not even the lowest rate is.
     pub requests_per_s: f64,
@@ -189,6 +205,7 @@ impl Search<'_> {
         let num_blocks = if num_tokens < u64::from(settings.max_model_len) { 0 } else { num_blocks };
         let mut best = Choice {
             settings,
+            outcome: if num_blocks == 0 { Outcome::NoRoom } else { Outcome::TooSlow },
             num_blocks,
             requests_per_s: 0.0,
             output_tokens_per_s: 0.0,
@@ -201,6 +218,10 @@ impl Search<'_> {
         let (mut rate, mut factor) = self.guess.map_or((1.0, 2.0), |guess| (guess, 1.0 + PRECISION));
         while num_blocks > 0 && (1e-2..1e6).contains(&rate) {
             let report = self.run(&settings, num_blocks, rate)?;
+            if report.num_refused + report.num_cut > 0 {
+                best.outcome = Outcome::NoRoom;
+                break;
+            }
             if self.is_within(&report, rate) {
                 low = rate;
                 best.take(&report, rate);
@@ -230,19 +251,19 @@ impl Search<'_> {
         Ok(simulate(trace, &trace.arrival_times(Some(rate))?, &setup, policy)?.report)
     }
 
-    /// Whether all ran, in time, and about as fast as they came: a few requests that come at once are no rate.
+    /// Whether all ran in time, and about as fast as they came: a few requests that come at once are no rate.
     fn is_within(&self, report: &Report, rate: f64) -> bool {
         let Goal { max_ttft_ms, max_tpot_ms } = self.tuner.goal;
         let is_sustained = report.requests_per_s >= rate * SUSTAINED;
         let is_in_time = report.ttft_ms.p99 <= max_ttft_ms && report.tpot_ms.p99 <= max_tpot_ms;
-        report.num_refused == 0 && is_sustained && is_in_time
+        is_sustained && is_in_time
     }
 }
 
 impl Choice {
     fn take(&mut self, report: &Report, rate: f64) {
         let size = self.settings.block_size;
-        self.requests_per_s = rate;
+        (self.requests_per_s, self.outcome) = (rate, Outcome::Serves);
         self.output_tokens_per_s = report.output_tokens_per_s;
         (self.ttft_p99_ms, self.tpot_p99_ms) = (report.ttft_ms.p99, report.tpot_ms.p99);
         self.num_preemptions = report.num_preemptions;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use quire_scheduler::simulate::{Report, Setup, simulate};
+use quire_scheduler::simulate::{Report, Setup, SimulateError, simulate};
 use quire_scheduler::trace::Trace;
 use quire_scheduler::{KvCacheConfig, PolicyRegistry, Preemption, SchedulerConfig};
 
@@ -90,6 +90,57 @@ fn what_could_never_run_is_refused_with_a_reason() {
     );
     let nothing_asked = run(&trace, &Setup { max_output_tokens: Some(0), ..setup(20) }, "fcfs");
     assert!(nothing_asked.to_string().contains("max_output_tokens is 0"), "{nothing_asked}");
+}
+
+#[test]
+fn outputs_that_do_not_fit_are_told_with_what_cuts_them() {
+    let trace = trace("arrival_s,prompt_tokens,output_tokens\n0,10,300\n1,10,20\n2,20,300\n");
+    let check = |setup: &Setup, output_tokens, text: &str| {
+        let report = run(&trace, setup, "fcfs");
+        assert_eq!((report.num_finished, report.num_cut), (3, 2), "{report}");
+        let missing: u64 = report.cut.iter().map(|cut| cut.num_tokens).sum();
+        assert_eq!((report.output_tokens, missing), (output_tokens, 620 - output_tokens));
+        assert!(report.to_string().contains(text), "{report}");
+        let json = serde_json::to_value(&report).unwrap();
+        assert_eq!(json["cut"][0]["num_requests"], 2, "{json}");
+    };
+    let mut short = setup(60);
+    short.scheduler.max_model_len = 256;
+    let fits = "cut short     2 outputs, by 118 tokens, the first is request 0: 300 output tokens, 246 fit: max_model_len = 256";
+    check(&short, 246 + 20 + 236, fits);
+    check(&setup(10), 150 + 20 + 140, "300 output tokens, 150 fit: the pool of 160 tokens");
+    check(
+        &Setup { max_output_tokens: Some(20), ..setup(60) },
+        60,
+        "300 output tokens, 20 fit: max_tokens = 20",
+    );
+    let all = run(&trace, &setup(60), "fcfs");
+    assert!(all.num_cut == 0 && !all.to_string().contains("cut short"), "{all}");
+}
+
+#[test]
+fn every_tenant_is_counted_and_the_text_says_how_many_it_leaves_out() {
+    let rows: String = (0..66).map(|i| format!("{i},10,2,t{i}\n")).collect();
+    let trace = trace(&format!("arrival_s,prompt_tokens,output_tokens,tenant\n{rows}"));
+    let report = run(&trace, &setup(60), "fair");
+    assert_eq!(report.tenants.len(), 66);
+    assert!(report.to_string().contains("tenants       2 more, all of them in JSON"), "{report}");
+}
+
+#[test]
+fn steps_that_take_longer_than_time_is_counted_are_refused() {
+    let (trace, mut setup) = (mixed(), setup(60));
+    let result = |setup: &Setup| {
+        let policy = PolicyRegistry::default().build("fcfs").unwrap();
+        simulate(&trace, &trace.arrival_times(None).unwrap(), setup, policy)
+    };
+    for step_us in [1e14, 1e300] {
+        setup.cost.step_us = step_us;
+        let error = result(&setup).unwrap_err();
+        assert!(matches!(error, SimulateError::TooLong { .. }), "{error}");
+    }
+    setup.cost.step_us = 1e9;
+    assert!(result(&setup).is_ok());
 }
 
 #[test]

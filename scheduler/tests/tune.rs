@@ -3,7 +3,7 @@
 use quire_scheduler::PolicyRegistry;
 use quire_scheduler::cost::CostModel;
 use quire_scheduler::trace::Trace;
-use quire_scheduler::tune::{Goal, Memory, Tuner, presets};
+use quire_scheduler::tune::{Goal, Memory, Outcome, Tuner, presets};
 
 #[test]
 fn the_best_settings_are_within_the_goal_and_no_neighbour_is_better() {
@@ -42,4 +42,31 @@ fn the_best_settings_are_within_the_goal_and_no_neighbour_is_better() {
     );
     let all = tuned.alternatives.iter().map(|(_, choice)| choice).chain([best]);
     assert!(all.map(|choice| choice.settings).all(|s| s.max_num_batched_tokens >= s.max_num_seqs));
+}
+
+#[test]
+fn settings_that_leave_no_room_are_told_from_those_that_are_too_slow() {
+    let trace = Trace::parse(&"{\"prompt_tokens\": 100, \"output_tokens\": 20}\n".repeat(20)).unwrap();
+    let tuned = |max_ttft_ms| {
+        let goal = Goal { max_ttft_ms, max_tpot_ms: 20.0 };
+        let (policies, memory) = (PolicyRegistry::default(), Memory::of_pool(1000));
+        let tuner = Tuner {
+            trace: &trace,
+            cost: CostModel::default(),
+            memory,
+            goal,
+            policies: &policies,
+            policy: "fcfs",
+        };
+        tuner.tune().unwrap()
+    };
+    let quick = tuned(500.0);
+    assert_eq!(quick.best.outcome, Outcome::Serves);
+    for (_, choice) in &quick.alternatives {
+        let is_too_long = choice.settings.max_model_len > 1000;
+        let expected = if is_too_long { Outcome::NoRoom } else { Outcome::Serves };
+        assert_eq!(choice.outcome, expected, "{choice:?}");
+    }
+    assert!(quick.alternatives.iter().any(|(_, choice)| choice.outcome == Outcome::NoRoom));
+    assert_eq!(tuned(0.001).best.outcome, Outcome::TooSlow);
 }

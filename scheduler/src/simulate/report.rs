@@ -14,7 +14,7 @@ use crate::ids::Time;
 use crate::plan::StepPlan;
 use crate::scheduler::Scheduler;
 use crate::sequence::FinishedSequence;
-use crate::trace::Trace;
+use crate::trace::{Cut, Room, Trace};
 
 /// What came of a run, in virtual time.
 #[derive(Clone, PartialEq, Debug, Serialize)]
@@ -29,6 +29,10 @@ pub struct Report {
     pub num_refused: u64,
     /// Why those could not, by the kind of reason.
     pub refused: Vec<Refused>,
+    /// Requests that ran, and ended before the trace says, for want of room.
+    pub num_cut: u64,
+    /// What cut those, by limit.
+    pub cut: Vec<Cut>,
     /// From the beginning to the last end.
     pub duration_s: f64,
     /// Prompt tokens of the requests that ended.
@@ -118,8 +122,8 @@ const BLOCK_SIZES: [u32; 5] = [8, 16, 32, 64, 128];
 /// Of how many steps one is looked at for waste.
 const WASTE_STRIDE: u64 = 64;
 
-/// Tenants told of at most; the index is over all.
-const MAX_TENANTS: usize = 64;
+/// Tenants that the text tells of at most; the numbers have them all.
+const MAX_TENANT_LINES: usize = 64;
 
 /// Counts as a run goes on.
 pub(super) struct Tally {
@@ -128,6 +132,7 @@ pub(super) struct Tally {
     wait_ms: Vec<f32>,
     worst_wait: Option<(f32, usize)>,
     refusals: Refusals,
+    cut: Vec<Cut>,
     prompt_tokens: u64,
     output_tokens: u64,
     peak_running: usize,
@@ -149,14 +154,15 @@ struct TenantTally {
 }
 
 impl Tally {
-    pub(super) fn new(trace: &Trace) -> Self {
-        let room = || Vec::with_capacity(trace.requests.len());
+    pub(super) fn new(trace: &Trace, room: &Room) -> Self {
+        let numbers = || Vec::with_capacity(trace.requests.len());
         Self {
-            ttft_ms: room(),
-            tpot_ms: room(),
-            wait_ms: room(),
+            ttft_ms: numbers(),
+            tpot_ms: numbers(),
+            wait_ms: numbers(),
             worst_wait: None,
             refusals: Refusals::default(),
+            cut: trace.cuts(room),
             prompt_tokens: 0,
             output_tokens: 0,
             peak_running: 0,
@@ -236,6 +242,7 @@ impl Tally {
             cost_model: setup.cost.name.clone(),
             num_finished,
             num_refused: self.refusals.num_requests(),
+            num_cut: self.cut.iter().map(|cut| cut.num_requests).sum(),
             duration_s,
             prompt_tokens: self.prompt_tokens,
             output_tokens: self.output_tokens,
@@ -258,6 +265,7 @@ impl Tally {
             fairness: jain(&rates),
             decisions: self.digest.to_string(),
             refused: self.refusals.into_vec(),
+            cut: self.cut,
         }
     }
 
@@ -278,7 +286,7 @@ impl Tally {
             tokens_per_s: tally.rates / tally.num_finished as f64,
             ttft_ms: tally.ttft_ms / tally.num_finished as f64,
         };
-        self.tenants.iter().take(MAX_TENANTS).map(report).collect()
+        self.tenants.iter().map(report).collect()
     }
 }
 
@@ -331,6 +339,7 @@ impl fmt::Display for Report {
         for Refused { num_requests, first_request, reason } in &self.refused {
             writeln!(f, "refused       {num_requests}, the first is request {first_request}: {reason}")?;
         }
+        self.cut.iter().try_for_each(|cut| writeln!(f, "cut short     {cut}"))?;
         writeln!(f, "TTFT ms       {}", self.ttft_ms)?;
         writeln!(f, "TPOT ms       {}", self.tpot_ms)?;
         let worst = self.worst_wait_request.map(|index| format!(" (request {index})")).unwrap_or_default();
@@ -345,12 +354,15 @@ impl fmt::Display for Report {
         writeln!(f, "prefix cache  {:.1} % of prompt tokens", 100.0 * self.prefix_hit_rate)?;
         let waste = self.waste.iter().map(|w| format!("{} {:.1} %", w.block_size, 100.0 * w.share));
         writeln!(f, "waste         by block size: {}", waste.collect::<Vec<_>>().join(", "))?;
-        for tenant in &self.tenants {
+        for tenant in self.tenants.iter().take(MAX_TENANT_LINES) {
             writeln!(
                 f,
                 "tenant {:<6} {} ended, {} tokens, {:.1} tokens/s a request, TTFT {:.1} ms",
                 tenant.name, tenant.num_finished, tenant.num_tokens, tenant.tokens_per_s, tenant.ttft_ms
             )?;
+        }
+        if let Some(num_left) = self.tenants.len().checked_sub(MAX_TENANT_LINES + 1) {
+            writeln!(f, "tenants       {} more, all of them in JSON", num_left + 1)?;
         }
         writeln!(f, "fairness      {:.3}", self.fairness)?;
         writeln!(f, "decisions     {}", self.decisions)

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use quire_kvcache::{Admission, CacheSalt, KvCacheConfig, KvCacheManager};
+use quire_kvcache::{CacheSalt, KvCacheConfig, KvCacheManager};
 
 use super::report::{Report, Tally};
 use super::timeline::{Point, Timeline};
@@ -16,7 +16,7 @@ use crate::policy::SchedulerPolicy;
 use crate::result::SequenceResult;
 use crate::scheduler::Scheduler;
 use crate::sequence::{FinishReason, NewSequence};
-use crate::trace::{Trace, TraceRequest};
+use crate::trace::{Room, Trace, TraceRequest};
 
 /// What came of a run.
 #[derive(Clone, PartialEq, Debug)]
@@ -27,10 +27,14 @@ pub struct Simulated {
     pub timeline: Timeline,
 }
 
-/// Runs the requests of a trace, which come at `arrivals`, to their ends. What could never run is counted as refused.
+/// The last moment of a run, in seconds: 317 years. Below what the clock counts to, and later than any trace.
+const MAX_END_S: f64 = 1e10;
+
+/// Runs the requests of a trace, which come at `arrivals`, to their ends. What could never run is counted as refused, and
+/// outputs that end early for want of room as cut.
 ///
 /// # Errors
-/// [`SimulateError`], where limits or pool cannot be used.
+/// [`SimulateError`], where limits or pool cannot be used, or steps take longer than time is counted.
 pub fn simulate(
     trace: &Trace,
     arrivals: &[Time],
@@ -41,9 +45,11 @@ pub fn simulate(
     let cache = KvCacheManager::new(setup.cache.clone())?;
     let mut scheduler = Scheduler::new(setup.scheduler.clone(), policy, cache)?;
     setup.rates().into_iter().for_each(|rates| scheduler.set_rates(rates));
+    let room = setup.room();
     let mut run = Run {
         timeline: Timeline::new(setup.cache.num_blocks),
-        tally: Tally::new(trace),
+        tally: Tally::new(trace, &room),
+        room,
         trace,
         arrivals,
         setup,
@@ -71,6 +77,7 @@ struct Run<'a> {
     trace: &'a Trace,
     arrivals: &'a [Time],
     setup: &'a Setup,
+    room: Room,
     scheduler: Scheduler,
     now: Time,
     /// When the device has done all that was submitted.
@@ -96,7 +103,7 @@ impl Run<'_> {
         let plan = self.scheduler.schedule(self.now)?;
         let is_idle = plan.is_none();
         if let Some(plan) = plan {
-            self.submit(plan);
+            self.submit(plan)?;
         }
         if self.open.len() >= self.setup.max_open_steps.max(1) || is_idle {
             self.collect()?;
@@ -118,13 +125,7 @@ impl Run<'_> {
 
     fn add(&mut self, index: usize, request: &TraceRequest) -> Result<SeqId, AddError> {
         // Before a prompt of that length is made up.
-        let (num_tokens, max_model_len) = (request.prompt_tokens, self.setup.scheduler.max_model_len);
-        if num_tokens >= max_model_len {
-            return Err(AddError::PromptTooLong { num_tokens: num_tokens as usize, max_model_len });
-        }
-        if let Admission::Never { need, have } = self.scheduler.cache().can_allocate(num_tokens) {
-            return Err(AddError::NeverFits { num_tokens, need, have });
-        }
+        self.room.check(request.prompt_tokens)?;
         let new = NewSequence::new(request.prompt(index), self.max_tokens(request), self.arrivals[index]);
         self.scheduler.add(NewSequence {
             tenant: request.tenant,
@@ -140,14 +141,19 @@ impl Run<'_> {
         request.max_tokens.or(self.setup.max_output_tokens).unwrap_or(request.output_tokens)
     }
 
-    fn submit(&mut self, plan: StepPlan) {
+    fn submit(&mut self, plan: StepPlan) -> Result<(), SimulateError> {
         let work = StepWork::of(&plan);
-        let end = self.device_free.max(self.now) + self.setup.cost.step_time(&work);
+        let step_time = self.setup.cost.step_time(&work);
+        let end = self.device_free.max(self.now) + step_time;
+        if end.as_nanos() as f64 / 1e9 > MAX_END_S {
+            return Err(SimulateError::TooLong { step: plan.step.0, step_time });
+        }
         self.device_free = end;
         self.tally.note_plan(&plan, &self.scheduler);
         let (now, scheduler) = (self.now, &self.scheduler);
         self.timeline.push(|| point(now, scheduler, work.num_tokens()));
         self.open.push_back((plan, end));
+        Ok(())
     }
 
     fn collect(&mut self) -> Result<(), SimulateError> {

@@ -1,6 +1,6 @@
 //! Comma-separated values under a header.
 
-use super::row::{ARRIVAL_S, Builder, COLUMNS, OUTPUT_TOKENS, PROMPT_TOKENS, Row};
+use super::row::{ARRIVAL_S, Builder, COLUMNS, OUTPUT_TOKENS, PROMPT_TOKENS, Row, lines};
 use super::{Trace, TraceError};
 
 struct Fields<'a> {
@@ -21,8 +21,7 @@ impl Row for Fields<'_> {
 }
 
 pub(super) fn parse(text: &str) -> Result<Trace, TraceError> {
-    let mut lines = text.trim_start_matches('\u{feff}').lines().enumerate();
-    let mut lines = lines.by_ref().filter(|(_, line)| !line.trim().is_empty());
+    let mut lines = lines(text).enumerate().filter(|(_, line)| !line.trim().is_empty());
     let Some((index, header)) = lines.next() else { return Err(TraceError::Empty) };
     let header = split(header, index + 1)?;
     let is_there_twice = |column: &&str| header.iter().filter(|name| name == column).count() > 1;
@@ -83,6 +82,16 @@ mod tests {
         let rows: Vec<_> =
             trace.requests.iter().map(|r| (r.arrival, r.prompt_tokens, r.output_tokens)).collect();
         assert_eq!(rows, [(1.5, 200, 8), (2.5, 100, 7)]);
+    }
+
+    #[test]
+    fn lines_end_as_on_any_system() {
+        let text = "arrival_s,prompt_tokens,output_tokens\n1,2,3\n4,5,6\n";
+        let trace = parse(text).unwrap();
+        for end in ["\r\n", "\r"] {
+            assert_eq!(parse(&text.replace('\n', end)).unwrap(), trace, "{end:?}");
+        }
+        check("arrival_s,prompt_tokens,output_tokens\r1,2,3\r4,x,6\r", "line 3, column `prompt_tokens`: `x`");
     }
 
     #[test]

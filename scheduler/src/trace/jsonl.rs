@@ -6,7 +6,7 @@ use std::fmt;
 use serde::de::{self, Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
 
-use super::row::{Builder, COLUMNS, Row};
+use super::row::{Builder, COLUMNS, Row, lines};
 use super::{Trace, TraceError};
 
 struct Object {
@@ -64,12 +64,23 @@ impl Row for Object {
             other => Some(other.to_string()),
         }
     }
+
+    /// `7` and `"7"` are one name; what is neither a text nor a whole number is none.
+    fn name(&self, column: &'static str) -> Result<Option<String>, TraceError> {
+        match self.fields.values.get(column) {
+            None | Some(Value::Null | Value::String(_)) => Ok(self.get(column)),
+            Some(Value::Number(number)) if !number.is_f64() => Ok(self.get(column)),
+            Some(other) => {
+                let (line, given) = (self.line, other.to_string());
+                Err(TraceError::Value { line, column, given, expected: "a text or a whole number" })
+            }
+        }
+    }
 }
 
 pub(super) fn parse(text: &str) -> Result<Trace, TraceError> {
     let mut builder = Builder::default();
-    let text = text.trim_start_matches('\u{feff}');
-    for (index, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
+    for (index, line) in lines(text).enumerate().filter(|(_, line)| !line.trim().is_empty()) {
         let line_number = index + 1;
         let fields: Fields = serde_json::from_str(line)
             .map_err(|error| TraceError::NotJson { line: line_number, reason: reason(&error) })?;
@@ -140,6 +151,13 @@ mod tests {
         let mixed = "{\"prompt_tokens\": 5, \"output_tokens\": 1}\n\
                      {\"prompt_tokens\": 5, \"output_tokens\": 1, \"arrival_s\": 1}";
         check(mixed, "line 2: `arrival_s` is on some lines only");
+        let named =
+            |column, name| format!("{{\"prompt_tokens\": 5, \"output_tokens\": 1, \"{column}\": {name}}}");
+        for name in ["true", "{\"x\":1}", "[1]", "1.5"] {
+            let expected = format!("line 1, column `tenant`: `{name}`, expected a text or a whole number");
+            check(&named("tenant", name), &expected);
+            check(&named("prefix", name), "line 1, column `prefix`: ");
+        }
         check("{\"prompt_tokens\": 5, \"output_tokens\": 1, \"arrival_s\": -1}", "column `arrival_s`: `-1`");
     }
 }

@@ -22,6 +22,20 @@ impl Trace {
         Self { requests, tenants: self.tenants.clone(), arrivals: self.arrivals }
     }
 
+    /// The same requests with gaps of a Poisson process between them, in place of the times that they have. The same seed
+    /// gives the same gaps.
+    #[must_use]
+    pub fn with_gaps(&self, seed: u64) -> Self {
+        let mut rng = Rng::new(seed);
+        let mut arrival = 0.0;
+        let mut next = |request: &TraceRequest| {
+            arrival += exponential(&mut rng);
+            TraceRequest { arrival, ..request.clone() }
+        };
+        let requests = self.requests.iter().map(&mut next).collect();
+        Self { requests, tenants: self.tenants.clone(), arrivals: Arrivals::MeanGaps }
+    }
+
     fn mean_gap(&self) -> f64 {
         match (self.arrivals, self.requests.last()) {
             (Arrivals::Seconds, Some(last)) => last.arrival / self.requests.len() as f64,

@@ -41,6 +41,11 @@ pub(super) trait Row {
     fn line(&self) -> usize;
     fn get(&self, column: &'static str) -> Option<String>;
 
+    /// A name: of a tenant, of a prefix.
+    fn name(&self, column: &'static str) -> Result<Option<String>, TraceError> {
+        Ok(self.get(column))
+    }
+
     fn count(&self, column: &'static str) -> Result<Option<u32>, TraceError> {
         self.parsed(column, COUNT, |count| (1..=MAX_TOKENS).contains(count))
     }
@@ -62,6 +67,12 @@ pub(super) trait Row {
     fn moment(&self, column: &'static str) -> Result<Option<f64>, TraceError> {
         self.parsed(column, MOMENT, |moment| (0.0..=MAX_MOMENT).contains(moment))
     }
+}
+
+/// The lines of a text, whichever of LF, CR LF and CR ends them all.
+pub(super) fn lines(text: &str) -> impl Iterator<Item = &str> {
+    let end = if text.contains('\n') { '\n' } else { '\r' };
+    text.trim_start_matches('\u{feff}').split(end)
 }
 
 /// Takes rows and makes a trace of them.
@@ -99,11 +110,11 @@ impl Builder {
         };
         let (prompt_tokens, output_tokens) = (needed(PROMPT_TOKENS)?, needed(OUTPUT_TOKENS)?);
         let arrival = self.arrival(row)?;
-        let tenant = TenantId(self.tenants.place(row.get(TENANT).unwrap_or_default()) as u64);
+        let tenant = TenantId(self.tenants.place(row.name(TENANT)?.unwrap_or_default()) as u64);
         let priority = row.parsed(PRIORITY, INTEGER, |_| true)?.unwrap_or(0);
         let prefix_tokens = row.parsed(PREFIX_TOKENS, COUNT_OR_NONE, |count| *count <= MAX_TOKENS)?;
         let num_tokens = prefix_tokens.unwrap_or(prompt_tokens).min(prompt_tokens);
-        let content = row.get(PREFIX).map_or(Content::Own, |name| {
+        let content = row.name(PREFIX)?.map_or(Content::Own, |name| {
             let group = self.prefixes.place(name) as u32;
             Content::Prefix { group, num_tokens }
         });

@@ -78,7 +78,7 @@ impl fmt::Display for Preset {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::tune::Choice;
+    use crate::tune::{Choice, Outcome};
 
     fn tuned(max_model_len: u32, requests_per_s: f64) -> Tuned {
         let settings = Settings {
@@ -90,6 +90,7 @@ mod tests {
         };
         let best = Choice {
             settings,
+            outcome: Outcome::Serves,
             num_blocks: 1,
             requests_per_s,
             output_tokens_per_s: 1.0,
