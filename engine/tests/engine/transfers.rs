@@ -52,13 +52,24 @@ fn params() -> SamplingParams {
     SamplingParams { ignore_eos: true, ..SamplingParams::greedy(NUM_TOKENS) }
 }
 
-/// Runs two requests; the second is given up when that step has been collected, if it is there still. Every run makes the
-/// same steps up to there. Returns the steps that brought transfers out and in, and the last one.
-fn run(
-    mode: PreemptionMode,
-    overlapped: bool,
-    given_up_after: Option<u64>,
-) -> (Option<u64>, Option<u64>, u64) {
+/// When the second request is given up.
+struct GivenUp {
+    /// While the results of this step are held back.
+    at: u64,
+    /// The last step of a run in which nobody is given up.
+    last: u64,
+}
+
+impl GivenUp {
+    /// Steps that the engine has submitted by then, and goes no further: where it runs ahead, one that was planned without the
+    /// results.
+    fn num_submitted(&self, overlapped: bool) -> usize {
+        (self.at + u64::from(overlapped)).min(self.last) as usize
+    }
+}
+
+/// Runs two requests, of which the second may be given up. Every run makes the same steps up to there. Returns the steps that brought transfers out and in, and the last one.
+fn run(mode: PreemptionMode, overlapped: bool, given_up: Option<GivenUp>) -> (Option<u64>, Option<u64>, u64) {
     let rig = start(mode, overlapped);
     rig.control.hold_from(1);
     let first = rig.llm.stream(Request::new(prompt(0), params())).unwrap();
@@ -71,10 +82,10 @@ fn run(
     };
     wait_for(1);
     let second = rig.llm.stream(Request::new(prompt(1), params())).unwrap();
-    match given_up_after {
-        Some(step) => {
-            rig.control.hold_from(step);
-            wait_for(step as usize);
+    match given_up {
+        Some(given_up) => {
+            rig.control.hold_from(given_up.at);
+            wait_for(given_up.num_submitted(overlapped));
             drop(second);
             rig.control.go_on();
         }
@@ -111,7 +122,8 @@ fn a_request_is_given_up_in_every_state_of_a_transfer() {
         let (out, back) = (out.expect("its blocks went out"), back.expect("they came back"));
         assert!(2 < out && out < back && back + 2 < last, "out {out}, back {back}, last {last}");
         for step in 1..=back + 3 {
-            let (went_out, came_back, _) = run(PreemptionMode::Swap, overlapped, Some(step));
+            let (went_out, came_back, _) =
+                run(PreemptionMode::Swap, overlapped, Some(GivenUp { at: step, last }));
             // Given up after step N, it is in no plan after those that were made by then.
             let num_ahead = u64::from(overlapped);
             assert_eq!(
@@ -131,8 +143,9 @@ fn a_request_is_given_up_in_every_state_of_a_transfer() {
 #[test]
 fn a_late_result_of_one_that_gave_way_and_was_given_up_is_dropped() {
     for overlapped in [false, true] {
-        for step in 1..=9 {
-            let (out, back, _) = run(PreemptionMode::Recompute, overlapped, Some(step));
+        let (_, _, last) = run(PreemptionMode::Recompute, overlapped, None);
+        for at in 1..=9 {
+            let (out, back, _) = run(PreemptionMode::Recompute, overlapped, Some(GivenUp { at, last }));
             assert_eq!((out, back), (None, None));
         }
     }
