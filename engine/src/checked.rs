@@ -322,6 +322,18 @@ impl CheckedParams {
         self.bad_sequences = BadSequences::new(longer);
     }
 
+    /// The fields that forbid tokens.
+    pub(crate) fn forbidding_fields(&self) -> Vec<&'static str> {
+        let holds_ends_back = self.row.min_tokens > 0 && !self.row.end_token_ids.is_empty();
+        let fields = [
+            ("allowed_token_ids", self.row.allowed_token_ids.is_some()),
+            ("bad_words", !self.bad_words.is_empty()),
+            ("min_tokens", holds_ends_back),
+            ("structured_outputs", self.grammar.is_some()),
+        ];
+        fields.into_iter().filter(|(_, forbids)| *forbids).map(|(field, _)| field).collect()
+    }
+
     /// The form that the output must have.
     pub(crate) fn grammar(&self) -> Option<&Arc<GrammarSource>> {
         self.grammar.as_ref()

@@ -74,6 +74,19 @@ pub enum Error {
         #[source]
         source: quire_executor::RowFault,
     },
+    /// Of the tokens that a request's parameters leave, the model gave none a finite logit.
+    #[error(
+        "request {request_id} has no token left at position {position}: {} together forbid every token that the model offers",
+        fields.join(", ")
+    )]
+    NoTokenLeft {
+        /// The request.
+        request_id: RequestId,
+        /// Where the token would stand in its sequence.
+        position: u32,
+        /// The parameters that forbid tokens, at least one.
+        fields: Vec<&'static str>,
+    },
     /// The executor answered a step with something that does not belong to it: a bug of the executor.
     #[error("the output of step {step} cannot be used: {reason}")]
     StepOutput {
@@ -147,9 +160,12 @@ impl Error {
             | Self::Param(ParamError::NotBuilt { .. })
             | Self::Prompt(PromptError::ContentKind { .. }) => ErrorKind::NotBuilt,
             Self::Grammar(GrammarError::Stuck { .. }) => ErrorKind::Overloaded,
-            Self::Grammar(_) | Self::Param(_) | Self::Prompt(_) | Self::TokenId { .. } | Self::Pin(_) => {
-                ErrorKind::BadRequest
-            }
+            Self::Grammar(_)
+            | Self::Param(_)
+            | Self::Prompt(_)
+            | Self::TokenId { .. }
+            | Self::NoTokenLeft { .. }
+            | Self::Pin(_) => ErrorKind::BadRequest,
             Self::InList { source, .. } => source.kind(),
             Self::Overloaded { .. } => ErrorKind::Overloaded,
             Self::Stopped { .. } => ErrorKind::Unavailable,
@@ -162,6 +178,7 @@ impl Error {
         match self {
             Self::Param(error) => Some(error.field()),
             Self::Grammar(_) => Some("structured_outputs"),
+            Self::NoTokenLeft { fields, .. } => fields.first().copied(),
             Self::Prompt(
                 PromptError::NoTemplate
                 | PromptError::NoMessages

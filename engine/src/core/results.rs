@@ -1,7 +1,7 @@
 //! From the executor's output to the scheduler's results. On the way, tokens become text and stop conditions are
 //! looked at.
 
-use quire_executor::{RowOutput, StepOutput, Ticket};
+use quire_executor::{RowFault, RowOutput, StepOutput, Ticket};
 use quire_scheduler::{
     Epoch, FinishReason, Scheduler, SeqId, SequenceResult, StepId, StepPlan, Time, TransferId,
 };
@@ -105,6 +105,17 @@ impl CollectedStep {
     }
 }
 
+/// Why a row has no token. Where parameters forbid tokens they are the likely reason, and what the client can change.
+fn no_token(request: &ActiveRequest, fault: RowFault) -> Error {
+    let (request_id, fields) = (request.id.clone(), request.params.forbidding_fields());
+    match fault {
+        RowFault::NoFiniteLogit { position } if !fields.is_empty() => {
+            Error::NoTokenLeft { request_id, position, fields }
+        }
+        source => Error::Row { request_id, source },
+    }
+}
+
 /// A row without a token, or a panic in what serves one request, marks this request as failed, nothing more.
 fn take_over(
     request: &mut ActiveRequest,
@@ -114,7 +125,7 @@ fn take_over(
     now: Time,
 ) -> Option<FinishReason> {
     if let Some(fault) = output.fault {
-        request.fail(Error::Row { request_id: request.id.clone(), source: fault });
+        request.fail(no_token(request, fault));
         return Some(FinishReason::Error);
     }
     let taken = guarded("turning tokens into text", || {

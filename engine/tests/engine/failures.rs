@@ -76,6 +76,32 @@ fn a_row_without_a_finite_logit_fails_alone_and_says_where() {
     }
 }
 
+/// What the client can change is the client's error, and names what to change.
+#[test]
+fn a_row_whose_parameters_leave_no_token_is_told_which_they_are() {
+    let cases: [(fn(SamplingParams) -> SamplingParams, &[&str]); 3] = [
+        (|usual| SamplingParams { allowed_token_ids: Some(vec![9]), ..usual }, &["allowed_token_ids"]),
+        (|usual| SamplingParams { bad_words: vec!["x".into()], ..usual }, &["bad_words"]),
+        (
+            |usual| SamplingParams {
+                stop_token_ids: vec![9],
+                allowed_token_ids: Some(vec![9]),
+                min_tokens: 2,
+                ..usual
+            },
+            &["allowed_token_ids", "min_tokens"],
+        ),
+    ];
+    for (with, expected) in cases {
+        let rig = RigSpec::default().start(|_, _| NO_TOKEN);
+        let error = rig.llm.generate_each(vec![Request::new("y", with(greedy(4)))]).remove(0).unwrap_err();
+        assert_eq!((error.kind(), error.field()), (ErrorKind::BadRequest, Some(expected[0])));
+        let named = format!("{} together forbid every token", expected.join(", "));
+        assert!(error.to_string().contains(&named), "{error}");
+        assert!(error.to_string().contains(" at position "), "{error}");
+    }
+}
+
 #[test]
 fn the_prefix_cache_is_empty_after_a_failure() {
     let rig = RigSpec::default().start(noise);
