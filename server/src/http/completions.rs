@@ -39,7 +39,7 @@ pub(crate) async fn completions(
         is_search: asked.beams.is_some(),
         echoes: asked.echoes(&service).await?,
     };
-    if asked.is_prompt_alone {
+    if asked.is_prompt_alone && asked.params.prompt_logprobs.is_none() {
         return prompt_alone(&service, form, asked).await;
     }
     let id = &asked.head.id;
@@ -57,7 +57,10 @@ pub(crate) async fn completions(
     }
     let open = submitted.open;
     let outputs = try_join_all(submitted.requests.into_iter().map(|request| request.stream.finish()));
-    let outputs = open.within(outputs).await?;
+    let mut outputs = open.within(outputs).await?;
+    if asked.is_prompt_alone {
+        outputs.iter_mut().flat_map(|output| &mut output.outputs).for_each(take_generated_away);
+    }
     outputs.iter().for_each(|output| usage.whole(output));
     open.generated(usage.completion_tokens);
     Ok(Json(Answer { head, choices: form.choices(&outputs), usage }).into_response())
@@ -96,6 +99,10 @@ impl Asked {
         let max_tokens = body.peek("max_tokens").and_then(Value::as_u64);
         let beams = BeamFields::take(body)?;
         let (mut params, mut names) = sampling::of_completion(body, &service.engine.model().default_params)?;
+        if is_prompt_alone {
+            // The log-probabilities of a prompt come with a token behind it.
+            (params.max_tokens, params.min_tokens) = (Some(1), 0);
+        }
         let beams = beams.map(|beams| beams.search(&params)).transpose()?;
         if beams.is_some() {
             names.add("beam_width", "n");
@@ -226,10 +233,17 @@ fn push_all(
     tokens.iter().fold(start, |offset, token| logprobs.push(token, offset, form))
 }
 
+/// Leaves what belongs to the prompt.
+fn take_generated_away(output: &mut CompletionOutput) {
+    output.text.clear();
+    output.token_ids.clear();
+    output.logprobs.iter_mut().for_each(Vec::clear);
+    (output.finish_reason, output.stop_reason) = (FinishReason::Length, None);
+}
+
 /// The prompt as it was read, and no token more.
 async fn prompt_alone(service: &Service, form: Form, asked: Asked) -> Result<Response, ApiError> {
-    let params =
-        SamplingParams { logprobs: None, prompt_logprobs: None, max_tokens: Some(1), ..asked.params };
+    let params = SamplingParams { logprobs: None, prompt_logprobs: None, ..asked.params };
     let counts = asked.prompts.into_iter().map(async |prompt| {
         let request = service.engine.check(Request::new(prompt, params.clone())).await?;
         Ok::<_, ApiError>(num_tokens(&request.prompt))

@@ -7,6 +7,9 @@ use serde_json::{Value, json};
 
 use crate::error::with_causes;
 
+/// Beyond this a message is cut.
+const MAX_MESSAGE_BYTES: usize = 4096;
+
 /// An error on its way to a client. The body is written by [`ErrorForm`], since it depends on the server's settings.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct ApiError {
@@ -29,8 +32,14 @@ pub(crate) enum ErrorForm {
 }
 
 impl ApiError {
+    /// A message of any length: what a client sent may be part of it, and is not sent back whole.
     pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        Self { status, message: message.into(), param: None, retry_after_s: None }
+        let mut message = message.into();
+        if message.len() > MAX_MESSAGE_BYTES {
+            message.truncate(message.floor_char_boundary(MAX_MESSAGE_BYTES));
+            message.push_str(" ...");
+        }
+        Self { status, message, param: None, retry_after_s: None }
     }
 
     /// A request that is wrong, in a field.
@@ -144,6 +153,13 @@ mod tests {
         let mut flat = inner;
         flat["object"] = "error".into();
         assert_eq!(error.to_json(ErrorForm::Flat), flat);
+    }
+
+    #[test]
+    fn a_value_of_megabytes_is_not_sent_back_whole() {
+        let error = ApiError::bad_field("temperature", format!("temperature is {}", "ü".repeat(1 << 20)));
+        assert!(error.message.starts_with("temperature is ü") && error.message.ends_with("ü ..."));
+        assert!(error.message.len() <= MAX_MESSAGE_BYTES + " ...".len());
     }
 
     #[test]

@@ -96,6 +96,25 @@ async fn an_echo_of_nothing_more_generates_nothing() {
     assert_eq!(rig.service.engine.stats().num_requests, 0);
 }
 
+/// What evaluation programs score prompts with.
+#[tokio::test]
+async fn an_echo_of_nothing_more_has_the_log_probabilities_of_the_prompt() {
+    let rig = Rig::new();
+    let asked = json!({"prompt": "abc", "echo": true, "max_tokens": 0, "min_tokens": 3, "logprobs": 1});
+    let (status, body) = rig.post(PATH, asked).await;
+    assert_eq!(status, StatusCode::OK, "{body}");
+    let choice = &body["choices"][0];
+    assert_eq!((&choice["text"], &choice["finish_reason"]), (&json!("abc"), &json!("length")));
+    assert_eq!(choice["logprobs"]["tokens"], json!(["a", "b", "c"]));
+    let of_tokens = choice["logprobs"]["token_logprobs"].as_array().expect("a list");
+    assert!(of_tokens[0].is_null() && of_tokens[1..].iter().all(Value::is_number), "{of_tokens:?}");
+    assert_eq!(body["usage"]["completion_tokens"], 0);
+    let asked = json!({"prompt": "abc", "echo": true, "max_tokens": 0, "prompt_logprobs": 1});
+    let (_, body) = rig.post(PATH, asked).await;
+    assert_eq!(body["choices"][0]["prompt_logprobs"].as_array().map(Vec::len), Some(3), "{body}");
+    rig.check_alive().await;
+}
+
 #[tokio::test]
 async fn log_probabilities_have_offsets_in_the_text() {
     let rig = Rig::new();
