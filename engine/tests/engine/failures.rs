@@ -79,7 +79,8 @@ fn a_row_without_a_finite_logit_fails_alone_and_says_where() {
 /// What the client can change is the client's error, and names what to change.
 #[test]
 fn a_row_whose_parameters_leave_no_token_is_told_which_they_are() {
-    let cases: [(fn(SamplingParams) -> SamplingParams, &[&str]); 3] = [
+    type Case = (fn(SamplingParams) -> SamplingParams, &'static [&'static str]);
+    let cases: [Case; 3] = [
         (|usual| SamplingParams { allowed_token_ids: Some(vec![9]), ..usual }, &["allowed_token_ids"]),
         (|usual| SamplingParams { bad_words: vec!["x".into()], ..usual }, &["bad_words"]),
         (
