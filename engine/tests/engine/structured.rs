@@ -193,7 +193,7 @@ fn words_may_be_forbidden_within_a_form() {
         let mut params = params(json!({"choice": ["yes", "nay", "no"]}), 20);
         params.bad_words = vec!["na".to_owned(), "no".to_owned()];
         let error = rig.llm.generate(["x"], &params).unwrap_err();
-        assert_eq!(error.kind(), ErrorKind::Internal, "neither may follow the n: {error:?}");
+        assert_eq!(error.kind(), ErrorKind::BadRequest, "neither may follow the n: {error:?}");
         params.bad_words = vec!["na".to_owned()];
         assert_eq!(rig.generate(params).outputs[0].text, "no");
         rig.check_alive();
