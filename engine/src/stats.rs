@@ -17,7 +17,7 @@ pub struct EngineStats {
     pub num_waiting: usize,
     /// Those of them whose blocks are on the host.
     pub num_swapped: usize,
-    /// How many sequences wait for what: `queue` (others come first), `blocks`, `seq_limit`, `token_budget`,
+    /// How many of those that wait, swapped ones among them, wait for what: `queue` (others come first), `blocks`, `seq_limit`, `token_budget`,
     /// `partial_prefills`, `swap`, `thrashing`, `other`.
     pub waiting_by_reason: BTreeMap<&'static str, usize>,
     /// Blocks of the KV cache that sequences hold.

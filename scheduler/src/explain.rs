@@ -186,6 +186,12 @@ impl Scheduler {
         if is_full { WaitReason::Full { limit } } else { WaitReason::NextStep }
     }
 
+    /// What a waiting sequence is counted as in [`waiting_by_reason`](Self::waiting_by_reason); `None` for any other.
+    pub fn wait_class(&self, seq: SeqId) -> Option<WaitClass> {
+        let seq = self.state.sequences.get(seq).filter(|seq| seq.status != SeqStatus::Running)?;
+        Some(seq.counted_as.unwrap_or(WaitClass::Queue))
+    }
+
     /// How many sequences wait for what. They add up to the number of those that wait.
     pub fn waiting_by_reason(&self) -> [(WaitClass, usize); WaitClass::ALL.len()] {
         let num_refused: usize = WaitClass::ALL.iter().map(|class| self.state.refused.of(*class)).sum();

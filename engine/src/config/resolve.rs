@@ -95,8 +95,15 @@ impl EngineConfig {
         if !(self.gpu_memory_utilization > 0.0 && self.gpu_memory_utilization <= 1.0) {
             return Err(refuse("gpu_memory_utilization", self.gpu_memory_utilization, "above 0, at most 1"));
         }
-        if !(self.swap_space >= 0.0 && self.swap_space.is_finite()) {
-            return Err(refuse("swap_space", self.swap_space, "a number of GiB, at least 0"));
+        if !(0.0..=MAX_SWAP_GIB).contains(&self.swap_space) {
+            return Err(refuse(
+                "swap_space",
+                self.swap_space,
+                "a number of GiB, at least 0, at most 1048576",
+            ));
+        }
+        if let Some(folder) = self.recording_dir.as_ref().filter(|folder| !folder.is_dir()) {
+            return Err(refuse("recording_dir", folder.display(), "a folder that is there"));
         }
         if self.preemption_mode == PreemptionMode::Swap && self.swap_space == 0.0 {
             return Err(refuse(
@@ -166,6 +173,9 @@ impl EngineConfig {
     }
 }
 
+/// A PiB: what no host has.
+const MAX_SWAP_GIB: f64 = 1_048_576.0;
+
 fn refuse(field: &'static str, given: impl ToString, expected: &str) -> ConfigError {
     ConfigError::Value { field, given: given.to_string(), expected: expected.to_owned() }
 }
@@ -194,7 +204,11 @@ mod tests {
             options().gpu_memory_utilization(1.5),
             "gpu_memory_utilization is 1.5, expected above 0, at most 1",
         );
-        check(options().swap_space(-1.0), "swap_space is -1, expected a number of GiB, at least 0");
+        let gib = "expected a number of GiB, at least 0, at most 1048576";
+        check(options().swap_space(-1.0), &format!("swap_space is -1, {gib}"));
+        check(options().swap_space(1e30), &format!("swap_space is {}, {gib}", 1e30));
+        let nowhere = options().recording_dir(Some("/nowhere/x".into()));
+        check(nowhere, "recording_dir is /nowhere/x, expected a folder that is there");
         check(
             options().preemption_mode(PreemptionMode::Swap),
             "preemption_mode is swap, expected swap_space above 0 with it, or auto or recompute",

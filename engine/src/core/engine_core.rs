@@ -353,7 +353,6 @@ impl EngineCore {
         stats.num_running = scheduler.num_running;
         stats.num_waiting = scheduler.num_waiting;
         stats.num_swapped = scheduler.num_swapped;
-        count_requests(stats, &self.requests, self.scheduler.view());
         stats.num_live_blocks = scheduler.blocks.live as usize;
         stats.num_cached_blocks = scheduler.blocks.cached as usize;
         stats.num_free_blocks = scheduler.blocks.free as usize;
@@ -367,6 +366,7 @@ impl EngineCore {
         for (class, num_waiting) in self.scheduler.view().waiting_by_reason() {
             stats.waiting_by_reason.insert(class.name(), num_waiting);
         }
+        count_requests(stats, &self.requests, self.scheduler.view());
         stats.num_steps = scheduler.num_steps;
         stats.num_step_tokens = scheduler.num_scheduled_tokens;
         self.throughput.note(stats, now);
@@ -374,11 +374,14 @@ impl EngineCore {
     }
 }
 
-/// From sequences to requests: one runs where any of its sequences does, and else is swapped where all of those are.
+/// From sequences to requests: one runs where any of its sequences does, else it waits for what its first sequence waits
+/// for, and is swapped where all of them are.
 fn count_requests(stats: &mut EngineStats, requests: &Requests, scheduler: &Scheduler) {
     for seqs in requests.shared() {
         let (mut running, mut waiting, mut swapped) = (0, 0, 0);
+        let mut reasons = Vec::new();
         for seq in seqs {
+            reasons.extend(scheduler.wait_class(seq));
             match scheduler.seq(seq).map(|seq| seq.status()) {
                 Some(SeqStatus::Running) => running += 1,
                 Some(SeqStatus::Swapped) => (swapped, waiting) = (swapped + 1, waiting + 1),
@@ -387,6 +390,9 @@ fn count_requests(stats: &mut EngineStats, requests: &Requests, scheduler: &Sche
         }
         let is_running = usize::from(running > 0);
         let is_swapped = usize::from(running == 0 && swapped == waiting);
+        for reason in &reasons[(1 - is_running).min(reasons.len())..] {
+            stats.waiting_by_reason.entry(reason.name()).and_modify(|num| *num = num.saturating_sub(1));
+        }
         stats.num_running -= running - is_running;
         stats.num_waiting -= waiting - (1 - is_running);
         stats.num_swapped -= swapped - is_swapped;

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use quire_engine::{Bytes, EngineClient, Error, Prompt, Request, SamplingParams};
+use quire_engine::{Bytes, EngineClient, Error, Prompt, Request, RequestEvent, SamplingParams};
 use quire_kvcache::PinError;
 use quire_scheduler::{Refusal, SeqStatus, WaitReason};
 
@@ -46,6 +46,33 @@ fn whoever_waits_is_told_why() {
     rig.check_idle();
     assert_eq!(explain(&ids[0]), None);
     assert_eq!(rig.llm.explainer().explain_all().unwrap(), []);
+}
+
+#[test]
+fn requests_that_wait_are_counted_by_reason_and_not_their_outputs() {
+    let spec = RigSpec::default();
+    let rig = RigSpec { options: spec.options.clone().max_num_seqs(2), ..spec }.start(|_, _| 50);
+    rig.control.set_delay(Duration::from_millis(20));
+    let several = SamplingParams { n: 3, temperature: 1.0, ..SamplingParams::greedy(30) };
+    let requests = [several, SamplingParams::greedy(30)]
+        .map(|params| Request::new(Prompt::TokenIds(vec![9; 5]), params));
+    let streams = requests.map(|request| rig.llm.stream(request).unwrap());
+    let explainer = rig.llm.explainer();
+    // Two outputs find no seat, one of them at least of the request of which another runs.
+    let num_waiting = || {
+        let all = explainer.explain_all().unwrap();
+        all.iter().filter(|one| one.explanation.status == SeqStatus::Waiting).count()
+    };
+    while num_waiting() != 2 {}
+    let stats = rig.llm.stats();
+    assert_eq!(stats.num_running + stats.num_waiting, 2, "{stats:?}");
+    assert_eq!(stats.waiting_by_reason.values().sum::<usize>(), stats.num_waiting, "{stats:?}");
+    rig.control.set_delay(Duration::ZERO);
+    for mut stream in streams {
+        let last = std::iter::from_fn(|| stream.blocking_next()).last();
+        assert!(matches!(last, Some(RequestEvent::Finished(_))), "{last:?}");
+    }
+    rig.check_idle();
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::{Path, State};
 use axum::http::StatusCode;
-use quire_engine::{RequestExplanation, RequestId};
+use quire_engine::RequestExplanation;
 use serde_json::{Value, json};
 
 use super::body::Body;
@@ -17,19 +17,24 @@ pub(crate) async fn why(
     State(service): State<Arc<Service>>,
     Path(id): Path<String>,
 ) -> Result<Json<Value>, ApiError> {
-    let all = service.engine.explain_all().await?;
-    let is_meant =
-        |name: &str| name == id || name.strip_prefix(&id).is_some_and(|rest| rest.starts_with('-'));
-    let meant: Vec<_> = all.iter().filter(|one| is_meant(one.request_id.as_str())).collect();
+    let meant = open_outputs(&service, &id, "id").await?;
+    let outputs = meant.iter().map(explanation);
+    Ok(Json(json!({ "id": id, "outputs": outputs.collect::<Vec<_>>() })))
+}
+
+/// The outputs of the request that `param` names, of all its prompts; 404 where there is none.
+async fn open_outputs(service: &Service, id: &str, param: &str) -> Result<Vec<RequestExplanation>, ApiError> {
+    let mut meant = service.engine.explain_all().await?;
+    let is_meant = |name: &str| name == id || name.strip_prefix(id).is_some_and(|rest| rest.starts_with('-'));
+    meant.retain(|one| is_meant(one.request_id.as_str()));
     if meant.is_empty() {
         let message = format!("no request {id:?} is open: it never came, or it has ended");
         return Err(ApiError {
-            param: Some("id".to_owned()),
+            param: Some(param.to_owned()),
             ..ApiError::new(StatusCode::NOT_FOUND, message)
         });
     }
-    let outputs = meant.into_iter().map(explanation);
-    Ok(Json(json!({ "id": id, "outputs": outputs.collect::<Vec<_>>() })))
+    Ok(meant)
 }
 
 /// What one output is doing, as an object.
@@ -49,15 +54,20 @@ pub(crate) async fn reset_prefix_cache(State(service): State<Arc<Service>>) -> R
     Ok(service.engine.reset_prefix_cache()?)
 }
 
-/// `POST /debug/schedule-log`: whose scheduling decisions are logged.
+/// `POST /debug/schedule-log`: whose scheduling decisions are logged. A request has to be open.
 pub(crate) async fn schedule_log(
     State(service): State<Arc<Service>>,
     mut body: Body,
 ) -> Result<Json<Value>, ApiError> {
     let id = body.take_text("request_id")?;
+    // By the name that the engine has for it: that of its first prompt.
+    let open = match &id {
+        Some(id) => open_outputs(&service, id, "request_id").await?.into_iter().next(),
+        None => None,
+    };
     let level = body.take_text("level")?.unwrap_or_else(|| "debug".to_owned());
     crate::logging::set_target_level("quire::schedule", &level)
         .map_err(|error| ApiError::bad_field("level", error.to_string()))?;
-    service.engine.log_schedule_of(id.clone().map(RequestId::from).as_ref())?;
+    service.engine.log_schedule_of(open.map(|one| one.request_id).as_ref())?;
     Ok(Json(json!({ "request_id": id, "level": level })))
 }

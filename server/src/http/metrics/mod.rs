@@ -42,7 +42,7 @@ fn queues(text: &mut Exposition, stats: &EngineStats) {
     text.gauge("num_requests_swapped", "Requests whose blocks are on the host.", stats.num_swapped as f64);
     let reasons: Vec<_> =
         stats.waiting_by_reason.iter().map(|(reason, num)| (*reason, *num as f64)).collect();
-    let help = "Sequences that wait, by what they wait for.";
+    let help = "Requests that wait or are swapped, by what they wait for.";
     text.labelled("num_requests_waiting_by_reason", "gauge", help, "reason", &reasons);
     text.counter("requests_total", "Requests that were taken in.", stats.num_requests);
     let finished = |reason: FinishReason| stats.num_finished.get(&reason).copied().unwrap_or(0) as f64;

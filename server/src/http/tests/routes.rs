@@ -74,6 +74,16 @@ async fn a_request_is_told_why_it_waits() {
 }
 
 #[tokio::test]
+async fn decisions_on_a_request_that_is_not_there_are_not_logged() {
+    let rig = Rig::new();
+    let (status, body) = rig.post("/debug/schedule-log", json!({"request_id": "cmpl-x"})).await;
+    assert_eq!((status, &body["error"]["param"]), (StatusCode::NOT_FOUND, &json!("request_id")), "{body}");
+    let (status, _) = rig.post("/debug/schedule-log", json!({})).await;
+    // The log of this process is that of the tests, and may not be asked for more.
+    assert_ne!(status, StatusCode::NOT_FOUND, "all of them are");
+}
+
+#[tokio::test]
 async fn browsers_are_told_what_they_may() {
     let rig = Rig::new();
     let preflight = Request::options("/v1/chat/completions")
