@@ -184,12 +184,42 @@ fn a_torn_file_and_one_of_another_version_are_told_apart() {
     let mut newer = bytes.clone();
     newer[8] += 1;
     let error = Recording::from_bytes(&newer).unwrap_err().to_string();
-    assert_eq!(error, "the recording is of format version 5, this program reads version 4");
+    assert_eq!(error, "the recording is of format version 6, this program reads version 5");
     let mut flipped = bytes.clone();
     let middle = bytes.len() / 2;
     flipped[middle] ^= 1;
     let error = Recording::from_bytes(&flipped).unwrap_err().to_string();
     assert!(error.contains("checksum"), "{error}");
+}
+
+#[test]
+fn sequences_in_place_of_forks_are_no_requests() {
+    let mut load = Load::new("fcfs", 1);
+    let new = || NewSequence::new(vec![5; 20], 2, Time::ZERO);
+    let first = load.scheduler.add(new()).unwrap();
+    load.scheduler.add_sibling(new()).unwrap();
+    load.alive.push(first);
+    let plan = load.scheduler.schedule(Time::ZERO).unwrap().unwrap();
+    load.open.push(plan);
+    load.commit();
+    load.scheduler.fork(first, 20).unwrap();
+    load.scheduler.add(new()).unwrap();
+    while load.scheduler.view().has_unfinished() {
+        load.open.extend(load.scheduler.schedule(Time::from_millis(9)).unwrap());
+        load.commit();
+    }
+    let recording = load.scheduler.recorder().recording();
+    let recording = Recording::from_bytes(&recording.to_bytes()).unwrap();
+    let summary = recording.summary().unwrap();
+    assert_eq!((summary.num_requests, summary.num_sequences, summary.num_finished), (2, 4, 4));
+    assert!(
+        summary.to_string().contains("requests    2\nsequences   4 added, 4 finished, 0 aborted"),
+        "{summary}"
+    );
+    let (trace, _) = recording.trace().unwrap();
+    assert_eq!(trace.requests.len(), 2, "each once");
+    let replayed = recording.replay(Box::new(Fcfs)).unwrap();
+    assert_eq!(replayed.digest, load.scheduler.digest());
 }
 
 #[test]

@@ -167,6 +167,38 @@ pub enum Error {
         /// The system's error.
         source: io::Error,
     },
+    /// What a command writes would take the place of what it reads.
+    #[error("{}: the output would take the place of a file that is read: give another", path.display())]
+    OutputIsInput {
+        /// The file.
+        path: PathBuf,
+    },
+    /// A request of a trace that no engine with these limits would take.
+    #[error("{}: request {request} can never run: {source}", path.display())]
+    NeverRuns {
+        /// The trace.
+        path: PathBuf,
+        /// The place of the request, from 0, in the order of arrivals.
+        request: usize,
+        /// Why.
+        source: quire_scheduler::AddError,
+    },
+    /// A request of a trace that failed.
+    #[error("{}: request {request}: {source}", path.display())]
+    TraceRequest {
+        /// The trace.
+        path: PathBuf,
+        /// The place of the request, from 0, in the order of arrivals.
+        request: usize,
+        /// What came of it.
+        source: Box<quire_engine::Error>,
+    },
+    /// A run that was ended by a signal before its requests were.
+    #[error("interrupted: {} holds what was recorded until then", path.display())]
+    Interrupted {
+        /// The recording.
+        path: PathBuf,
+    },
     /// A file of the command line that cannot be written.
     #[error("{}: {source}", path.display())]
     Write {
@@ -218,8 +250,15 @@ pub enum Error {
         source: quire_scheduler::record::RecordingError,
     },
     /// A cost model cannot be fitted.
-    #[error(transparent)]
-    Fit(#[from] quire_scheduler::cost::FitError),
+    #[error("{recordings}: {source}{hint}")]
+    Fit {
+        /// The files.
+        recordings: String,
+        /// Why.
+        source: quire_scheduler::cost::FitError,
+        /// What to do.
+        hint: &'static str,
+    },
     /// A run cannot be simulated.
     #[error(transparent)]
     Simulate(#[from] quire_scheduler::simulate::SimulateError),
@@ -289,6 +328,9 @@ impl Error {
                 matches!(**error, quire_models::Error::DummyFile { .. })
             }
             Self::Engine(error) => matches!(error.kind(), ErrorKind::BadRequest | ErrorKind::NotBuilt),
+            Self::TraceRequest { source, .. } => {
+                matches!(source.kind(), ErrorKind::BadRequest | ErrorKind::NotBuilt)
+            }
             Self::Recording { source, .. } => {
                 !matches!(source, RecordingError::Diverged { .. } | RecordingError::Refused { .. })
             }
@@ -300,10 +342,17 @@ impl Error {
             | Self::TwoModels { .. }
             | Self::LoadTrace { .. }
             | Self::CostModel { .. }
-            | Self::Fit(_)
+            | Self::Fit { .. }
+            | Self::OutputIsInput { .. }
+            | Self::NeverRuns { .. }
             | Self::NoSwapSpace { .. }
             | Self::NoBlock { .. }
-            | Self::Simulate(SimulateError::Config(_) | SimulateError::Cache(_) | SimulateError::Trace(_))
+            | Self::Simulate(
+                SimulateError::Config(_)
+                | SimulateError::Cache(_)
+                | SimulateError::Trace(_)
+                | SimulateError::TooLong { .. },
+            )
             | Self::Shapes { .. }
             | Self::Tuning(_)
             | Self::NoChatTemplate { .. }

@@ -78,6 +78,45 @@ fn listen(_recorder: &FlightRecorder, _folder: &std::path::Path) -> io::Result<(
     Err(io::ErrorKind::Unsupported.into())
 }
 
+/// Calls `tell` at the first SIGINT or SIGTERM from now on, in place of what ends the process. Where signals cannot be had,
+/// they end it.
+pub(crate) fn at_interrupt(tell: impl FnOnce() + Send + 'static) {
+    let waiting = interruption().and_then(|wait| {
+        let wait = move || {
+            wait();
+            tell();
+        };
+        std::thread::Builder::new().name("quire-interrupt".to_owned()).spawn(wait)
+    });
+    if let Err(error) = waiting {
+        tracing::debug!(target: "quire::server", "a signal ends the process: {error}");
+    }
+}
+
+/// What waits for a signal; from here on none is missed.
+#[cfg(unix)]
+fn interruption() -> io::Result<impl FnOnce() + Send> {
+    use tokio::signal::unix::{SignalKind, signal};
+
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let context = runtime.enter();
+    let (mut interrupt, mut terminate) = (signal(SignalKind::interrupt())?, signal(SignalKind::terminate())?);
+    drop(context);
+    Ok(move || {
+        runtime.block_on(async {
+            tokio::select! {
+                _ = interrupt.recv() => {}
+                _ = terminate.recv() => {}
+            }
+        });
+    })
+}
+
+#[cfg(not(unix))]
+fn interruption() -> io::Result<fn()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
 /// Standard error may be closed or full, which is no reason to end.
 fn say(what: &dyn Display) {
     let _ = writeln!(io::stderr(), "{what}");

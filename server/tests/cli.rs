@@ -42,6 +42,7 @@ fn an_output_line_has_all_fields_in_their_order() {
     let fields: Vec<_> = line.as_object().expect("an object").keys().map(String::as_str).collect();
     let expected = [
         "index",
+        "output_index",
         "prompt_token_ids",
         "token_ids",
         "text",
@@ -77,6 +78,19 @@ fn outputs_come_in_the_order_of_the_lines_and_equal_lone_runs() {
     assert_eq!(lines[1]["prompt_token_ids"], serde_json::json!([5, 6, 7]));
     let alone = tiny.generate(&["--max-tokens", "20"]).ok().stdout;
     assert_eq!(alone, format!("{}\n", lines[0]["text"].as_str().expect("a text")));
+}
+
+#[test]
+fn every_line_says_whose_output_it_is_and_which() {
+    let tiny = Tiny::new();
+    let requests: String = [1, 3, 1, 2].map(|n| format!("{{\"prompt\": \"hello\", \"n\": {n}}}\n")).concat();
+    let input = tiny.input(&requests);
+    let words = ["--input", input.as_str(), "--temperature", "1", "--max-tokens", "2", "--seed", "3"];
+    let lines = tiny.run("generate", &words).ok().lines();
+    let number = |line: &Value, name: &str| line[name].as_u64().expect("a number");
+    let places: Vec<_> =
+        lines.iter().map(|line| (number(line, "index"), number(line, "output_index"))).collect();
+    assert_eq!(places, [(0, 0), (1, 0), (1, 1), (1, 2), (2, 0), (3, 0), (3, 1)]);
 }
 
 #[test]

@@ -370,3 +370,62 @@ fn who_asks_by_a_signal_is_answered_whatever_the_log_lets_through() {
     assert!(rest.iter().any(|line| line.starts_with("recording written to ")), "{rest:?}");
     assert!(rest.iter().any(|line| line.starts_with("request ") || line == "no request is open"), "{rest:?}");
 }
+
+#[test]
+fn what_does_not_fit_is_told_and_what_never_runs_is_refused() {
+    let folder = Folder::new();
+    let header = "arrival_s,prompt_tokens,output_tokens";
+    fs::write(folder.path("long.csv"), format!("{header}\n0,10,20\n0,10,300\n")).expect("writable");
+    let cut = "cut short: 1 output, by 182 tokens, the first is request 1: 300 output tokens, 118 fit: max_model_len = 128";
+    let output =
+        folder.command(&format!("trace record tiny --trace long.csv -o long.qrec {LIMITS}")).output();
+    let output = output.expect("the program was built for this test");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success() && stderr.contains(cut), "{stderr}");
+    let simulated = folder.json(&format!("simulate --trace long.csv {LIMITS}"));
+    assert_eq!((&simulated["num_cut"], &simulated["cut"][0]["limit"]), (&1.into(), &"max_model_len".into()));
+    fs::write(folder.path("never.csv"), format!("{header}\n0,10,20\n0,128,1\n")).expect("writable");
+    let line = format!("trace record tiny --trace never.csv -o never.qrec {LIMITS}");
+    folder.fails(&line, 2, "never.csv: request 1 can never run: the prompt has 128 tokens");
+}
+
+#[test]
+fn what_is_read_is_not_overwritten() {
+    let folder = Folder::new();
+    folder.run(&format!("trace record tiny --trace trace.csv --num-requests 30 -o a.qrec {LIMITS}"));
+    let before = ["trace.csv", "a.qrec"].map(|name| fs::read(folder.path(name)).expect("it is there"));
+    fs::copy(folder.path("a.qrec"), folder.path("a.svg")).expect("writable");
+    fs::copy(folder.path("trace.csv"), folder.path("trace.svg")).expect("writable");
+    for line in [
+        &format!("trace record tiny --trace trace.csv -o trace.csv {LIMITS}"),
+        "trace fit a.qrec -o a.qrec",
+        "trace plot a.svg -o a.svg",
+        "simulate --trace trace.svg --plot trace.svg",
+    ] {
+        folder.fails(line, 2, "the output would take the place of a file that is read");
+    }
+    let after = ["trace.csv", "a.qrec"].map(|name| fs::read(folder.path(name)).expect("it is there"));
+    assert_eq!(before, after);
+}
+
+#[test]
+fn an_interrupted_recording_is_written() {
+    let folder = Folder::new();
+    let rows = "arrival_s,prompt_tokens,output_tokens\n0,10,20\n0.1,10,20\n600,10,20\n";
+    fs::write(folder.path("slow.csv"), rows).expect("writable");
+    let line = format!("trace record tiny --trace slow.csv -o slow.qrec {LIMITS} --log schedule=debug");
+    let mut running = folder.command(&line).stderr(Stdio::piped()).spawn().expect("it runs");
+    let stderr = BufReader::new(running.stderr.take().expect("a pipe"));
+    let mut lines = stderr.lines().map_while(Result::ok);
+    assert!(lines.any(|line| line.contains("[schedule]")), "the first request runs");
+    let id = running.id().to_string();
+    assert!(Command::new("kill").args(["-INT", &id]).status().expect("there is kill").success());
+    let rest: Vec<_> = lines.collect();
+    assert_eq!(running.wait().expect("it ends").code(), Some(1));
+    assert!(
+        rest.iter().any(|line| line.contains("slow.qrec holds what was recorded until then")),
+        "{rest:?}"
+    );
+    let summary = folder.json("trace show slow.qrec");
+    assert!(summary["num_requests"].as_u64().is_some_and(|num| (1..3).contains(&num)), "{summary}");
+}

@@ -162,7 +162,7 @@ impl EngineCore {
         group.beams = taken;
         let mut failure = None;
         for beam in homeless {
-            match self.scheduler.add(group.alone(beam)) {
+            match self.scheduler.add_sibling(group.alone(beam)) {
                 Ok(seq) => drop(group.beams.insert(seq, beam)),
                 // Its beginning had room and the limits are the same, so this is a bug; it ends the request alone.
                 Err(error) => failure = Some(quire_scheduler::Error::from(error).into()),

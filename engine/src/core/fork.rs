@@ -41,7 +41,7 @@ impl EngineCore {
     fn add_alike(&mut self, first: SeqId, like: &NewSequence, prompt: &[u32], num: u32) {
         for _ in 0..num {
             let new = NewSequence { prompt: prompt.to_vec(), ..like.clone() };
-            match self.scheduler.add(new) {
+            match self.scheduler.add_sibling(new) {
                 Ok(seq) => self.join(first, seq, prompt),
                 // Its first sequence had the same prompt, so this is a bug; it ends the request, not the engine.
                 Err(error) => {

@@ -103,6 +103,8 @@ pub(super) struct Added {
     pub(super) priority: i32,
     pub(super) salt: u64,
     pub(super) runs_ahead: bool,
+    /// Another sequence of a request that is there, which found no place as a fork.
+    pub(super) is_sibling: bool,
     pub(super) hashes: Vec<u64>,
 }
 

@@ -62,7 +62,7 @@ impl Base {
     }
 
     fn decode_add(&mut self, reader: &mut Reader<'_>) -> Option<Added> {
-        let added = Added {
+        let mut added = Added {
             seq: self.seq(reader)?,
             arrival: self.now.wrapping_add(reader.signed()? as u64),
             prompt_tokens: reader.small()?,
@@ -70,9 +70,13 @@ impl Base {
             tenant: reader.number()?,
             priority: reader.signed()?.try_into().ok()?,
             salt: reader.number()?,
-            runs_ahead: reader.byte()? != 0,
-            hashes: words(reader)?,
+            runs_ahead: false,
+            is_sibling: false,
+            hashes: Vec::new(),
         };
+        let flags = reader.byte()?;
+        (added.runs_ahead, added.is_sibling) = (flags & 1 != 0, flags & 2 != 0);
+        added.hashes = words(reader)?;
         self.next_seq = added.seq.wrapping_add(1);
         Some(added)
     }
@@ -163,6 +167,7 @@ mod tests {
             priority: -4,
             salt: u64::MAX,
             runs_ahead: false,
+            is_sibling: true,
             hashes: vec![1, u64::MAX],
         };
         let work = StepWork { num_rows: 3, num_decodes: 3, context_tokens: 900, ..StepWork::default() };

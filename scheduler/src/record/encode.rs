@@ -96,7 +96,7 @@ impl Base {
         put(bytes, added.tenant);
         put_signed(bytes, added.priority.into());
         put(bytes, added.salt);
-        bytes.push(added.runs_ahead.into());
+        bytes.push(u8::from(added.runs_ahead) | u8::from(added.is_sibling) << 1);
         put_words(bytes, &added.hashes);
         self.next_seq = added.seq.wrapping_add(1);
     }

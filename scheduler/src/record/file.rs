@@ -21,7 +21,7 @@ use crate::policy::SchedulerPolicy;
 use crate::scheduler::Scheduler;
 
 /// The version that files are written in, and the only one that is read.
-pub const FORMAT_VERSION: u16 = 4;
+pub const FORMAT_VERSION: u16 = 5;
 
 const MAGIC: &[u8; 8] = b"QUIREREC";
 const END: &[u8; 8] = b"QUIREEND";

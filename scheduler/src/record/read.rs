@@ -44,11 +44,13 @@ pub struct RecordedStep {
 pub struct Summary {
     /// The policy.
     pub policy: String,
-    /// Requests added.
+    /// Requests that came.
     pub num_requests: u64,
-    /// Requests that ended by themselves.
+    /// Their sequences: one each, and those that were forked, or queued in place of a fork.
+    pub num_sequences: u64,
+    /// Sequences that ended by themselves.
     pub num_finished: u64,
-    /// Requests that were given up.
+    /// Sequences that were given up.
     pub num_aborted: u64,
     /// Steps recorded.
     pub num_steps: u64,
@@ -139,11 +141,13 @@ impl Recording {
     /// [`RecordingError::Torn`].
     pub fn summary(&self) -> Result<Summary, RecordingError> {
         let steps = self.steps()?;
-        let (mut num_requests, mut num_finished, mut num_aborted) = (0, 0, 0);
+        let (mut num_requests, mut num_forked, mut num_finished, mut num_aborted) = (0, 0, 0, 0);
         for call in self.calls() {
             match call? {
+                Call::Add(added) if added.is_sibling => num_forked += 1,
                 Call::Add(_) => num_requests += 1,
-                Call::Fork { num_children, .. } => num_requests += u64::from(num_children),
+                Call::Fork { num_children, .. } => num_forked += u64::from(num_children),
+                Call::ForkWith { .. } => num_forked += 1,
                 Call::Commit(committed) => num_finished += committed.finished.len() as u64,
                 Call::Abort { .. } => num_aborted += 1,
                 _ => {}
@@ -154,6 +158,7 @@ impl Recording {
         Ok(Summary {
             policy: self.policy_name().to_owned(),
             num_requests,
+            num_sequences: num_requests + num_forked,
             num_finished,
             num_aborted,
             num_steps: steps.len() as u64,
@@ -168,7 +173,7 @@ impl Recording {
     }
 
     /// The recorded load, for a simulation of something else: every request that came and ended by itself in the
-    /// recording, with its arrival. Which tokens were shared is kept, by the names of blocks.
+    /// recording, with its arrival, as its first sequence alone. Which tokens were shared is kept, by the names of blocks.
     ///
     /// # Errors
     /// [`RecordingError::NoRequests`], [`RecordingError::Torn`].
@@ -177,7 +182,7 @@ impl Recording {
         let mut ended: Vec<(Added, u32)> = Vec::new();
         for call in self.calls() {
             match call? {
-                Call::Add(added) => drop(open.insert(added.seq, added)),
+                Call::Add(added) if !added.is_sibling => drop(open.insert(added.seq, added)),
                 Call::Commit(committed) => {
                     for (seq, name) in committed.hashes {
                         if let Some(added) = open.get_mut(&seq) {
@@ -269,8 +274,9 @@ fn seconds(nanos: u64) -> f64 {
 impl fmt::Display for Summary {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "policy      {}", self.policy)?;
-        let Self { num_requests, num_finished, num_aborted, .. } = self;
-        writeln!(f, "requests    {num_requests} added, {num_finished} finished, {num_aborted} aborted")?;
+        writeln!(f, "requests    {}", self.num_requests)?;
+        let Self { num_sequences, num_finished, num_aborted, .. } = self;
+        writeln!(f, "sequences   {num_sequences} added, {num_finished} finished, {num_aborted} aborted")?;
         writeln!(f, "steps       {}, {} tokens", self.num_steps, self.num_tokens)?;
         writeln!(
             f,

@@ -54,8 +54,21 @@ impl RecordedScheduler {
     /// # Errors
     /// As there.
     pub fn add(&mut self, new: NewSequence) -> Result<SeqId, AddError> {
+        self.add_as(new, false)
+    }
+
+    /// [`Scheduler::add`] for one more sequence of a request that is there, which found no place as a fork: a recording
+    /// tells it from a request of its own.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn add_sibling(&mut self, new: NewSequence) -> Result<SeqId, AddError> {
+        self.add_as(new, true)
+    }
+
+    fn add_as(&mut self, new: NewSequence, is_sibling: bool) -> Result<SeqId, AddError> {
         let seq = self.scheduler.add(new)?;
-        if let Some(added) = self.scheduler.state.sequences.get(seq).map(added) {
+        if let Some(added) = self.scheduler.state.sequences.get(seq).map(|seq| added(seq, is_sibling)) {
             self.push(&Call::Add(added));
         }
         Ok(seq)
@@ -286,7 +299,7 @@ impl RecordedScheduler {
     }
 }
 
-fn added(seq: &Sequence) -> Added {
+fn added(seq: &Sequence, is_sibling: bool) -> Added {
     Added {
         seq: seq.id.0,
         arrival: seq.arrival.as_nanos(),
@@ -296,6 +309,7 @@ fn added(seq: &Sequence) -> Added {
         priority: seq.priority,
         salt: seq.hashes.salt().low_bits(),
         runs_ahead: seq.runs_ahead,
+        is_sibling,
         hashes: hashes(seq),
     }
 }

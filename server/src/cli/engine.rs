@@ -113,6 +113,11 @@ impl EngineFlags {
         self.given.iter().find(|(given, _)| *given == name).map(|(_, value)| value.as_str())
     }
 
+    /// All that was given, by the settings' names.
+    pub(crate) fn values(&self) -> impl Iterator<Item = (&str, &str)> {
+        self.given.iter().map(|(name, value)| (*name, value.as_str()))
+    }
+
     /// Writes what was given into `options`.
     pub(crate) fn set(&self, options: &mut EngineOptions) -> Result<(), ConfigError> {
         self.given.iter().try_for_each(|(name, value)| options.set(name, value, Source::Flag))

@@ -50,6 +50,8 @@ pub(crate) struct GenerateArgs {
 
 pub(crate) fn run(context: &Context<'_>, args: &GenerateArgs) -> Result<()> {
     // What is wrong with the input is told before a model is fetched or loaded.
+    let read = args.input.as_deref();
+    args.model.check_trace_tensors(read.as_slice())?;
     let limits = args.model.known_limits(context)?;
     let with_n = |params: SamplingParams| SamplingParams { n: args.n, ..params };
     let defaults = args.sampling.checked_over(&with_n(SamplingParams::default()), &limits)?;

@@ -11,6 +11,7 @@ use tokio::runtime::{Builder, Runtime};
 use super::Context;
 use super::engine::EngineFlags;
 use super::input;
+use super::load::check_apart;
 use super::source::SourceArgs;
 use crate::app::App;
 use crate::error::{Error, Result};
@@ -70,6 +71,18 @@ impl ModelArgs {
         }
         let source = self.source.model(self.engine.get("revision"))?;
         start::complete(given, &source, &self.source.env(&context.env))
+    }
+
+    /// What is read from the paths that were given: the model, and files that settings name.
+    pub(super) fn paths(&self) -> Result<Vec<PathBuf>> {
+        let named = self.engine.values().map(|(_, value)| PathBuf::from(value)).filter(|path| path.is_file());
+        Ok(std::iter::once(PathBuf::from(self.source.name()?)).chain(named).collect())
+    }
+
+    /// Fails where what --trace-tensors writes is one of `inputs`.
+    pub(super) fn check_trace_tensors(&self, inputs: &[&Path]) -> Result<()> {
+        let Some(folder) = &self.trace_tensors else { return Ok(()) };
+        check_apart(&trace::path_in(folder), inputs.iter().copied())
     }
 
     fn given(&self) -> Result<EngineOptions> {

@@ -26,7 +26,10 @@ pub(crate) enum OutputFormat {
 /// The line of an output. The fields and their order are an interface: programs read them.
 #[derive(Serialize)]
 struct OutputLine<'a> {
+    /// Which request it is of, from 0.
     index: usize,
+    /// Which of that request's outputs it is, from 0.
+    output_index: u32,
     prompt_token_ids: &'a [u32],
     token_ids: &'a [u32],
     text: &'a str,
@@ -74,7 +77,8 @@ pub(crate) fn write(
 fn write_outputs(to: &mut impl Write, index: usize, request: &RequestOutput) -> Result<()> {
     request.outputs.iter().try_for_each(|output| {
         let line = OutputLine {
-            index: index * request.outputs.len() + output.index as usize,
+            index,
+            output_index: output.index,
             prompt_token_ids: &request.prompt_token_ids,
             token_ids: &output.token_ids,
             text: &output.text,

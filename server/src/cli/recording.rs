@@ -13,7 +13,7 @@ use serde::Serialize;
 
 use super::Context;
 use super::load::{
-    check_writable, in_recording, picture, policy, read_cost_model, read_recording, write_file, write_plot,
+    check_output, in_recording, picture, policy, read_cost_model, read_recording, write_file, write_plot,
 };
 use super::output::{OutputFormat, write_line};
 use crate::error::{Error, Result};
@@ -176,6 +176,9 @@ fn what_if(args: &ReplayArgs, recording: &Recording, policies: &PolicyRegistry, 
     let setup = Setup { cost: model_of(args, recording)?, ..Setup::new(limits, recording.cache_config()) };
     let summary = recording.summary().map_err(named)?;
     left_out(&summary, trace.requests.len()).iter().for_each(|note| eprintln!("{note}"));
+    if !has_one_tenant(&trace) {
+        eprintln!("tenants are named by hashes: a recording holds no names");
+    }
     let mut stdout = io::stdout().lock();
     let mut decisions = Vec::new();
     for policy in [recorded, other] {
@@ -185,26 +188,29 @@ fn what_if(args: &ReplayArgs, recording: &Recording, policies: &PolicyRegistry, 
         decisions.push(report.decisions);
     }
     if decisions[0] == decisions[1] {
-        eprintln!("both policies decide alike on this load{}", one_tenant(&trace));
+        let why = if has_one_tenant(&trace) { ", which has one tenant" } else { "" };
+        eprintln!("both policies decide alike on this load{why}");
     }
     Ok(())
 }
 
 /// What of the recording is no part of the load, in words.
 fn left_out(summary: &Summary, num_simulated: usize) -> Option<String> {
-    let Summary { num_requests, num_aborted, .. } = *summary;
-    (num_requests > num_simulated as u64).then(|| {
+    let Summary { num_requests, num_sequences, .. } = *summary;
+    let num_others = num_requests.saturating_sub(num_simulated as u64);
+    let num_forked = num_sequences.saturating_sub(num_requests);
+    (num_others + num_forked > 0).then(|| {
         format!(
-            "{num_simulated} of {num_requests} recorded requests are simulated: the others were given up ({num_aborted}), forked \
-             from another, or had not ended"
+            "{num_simulated} of {num_requests} recorded requests are simulated, each as its first output alone: {num_others} were \
+             given up or had not ended, {num_forked} further outputs are no part of the load"
         )
     })
 }
 
-fn one_tenant(trace: &Trace) -> &'static str {
+fn has_one_tenant(trace: &Trace) -> bool {
     let mut tenants = trace.requests.iter().map(|request| request.tenant);
     let first = tenants.next();
-    if tenants.all(|tenant| Some(tenant) == first) { ", which has one tenant" } else { "" }
+    tenants.all(|tenant| Some(tenant) == first)
 }
 
 /// Limits and pool are those of the recording's header.
@@ -222,7 +228,11 @@ fn model_of(args: &ReplayArgs, recording: &Recording) -> Result<CostModel> {
         return read_cost_model(args.cost_model.as_deref());
     }
     let (samples, host_us) = recording.samples().map_err(|error| in_recording(&args.file, error))?;
-    Ok(cost::fit(&samples, host_us, "fitted to the recording")?.model)
+    let fitted = cost::fit(&samples, host_us, "fitted to the recording").map_err(|source| {
+        let recordings = args.file.display().to_string();
+        Error::Fit { recordings, source, hint: ": give a cost model, --cost-model FILE" }
+    })?;
+    Ok(fitted.model)
 }
 
 fn write_report(to: &mut impl Write, format: OutputFormat, report: &Report) -> Result<()> {
@@ -233,6 +243,7 @@ fn write_report(to: &mut impl Write, format: OutputFormat, report: &Report) -> R
 }
 
 pub(super) fn plot(args: &PlotArgs) -> Result<()> {
+    check_output(&args.output, [&*args.file])?;
     let recording = read_recording(&args.file)?;
     let timeline = recording.timeline().map_err(|error| in_recording(&args.file, error))?;
     let title = format!("{}, policy {}", args.file.display(), recording.policy_name());
@@ -240,14 +251,18 @@ pub(super) fn plot(args: &PlotArgs) -> Result<()> {
 }
 
 pub(super) fn fit(args: &FitArgs) -> Result<()> {
-    args.output.as_deref().map_or(Ok(()), check_writable)?;
+    let read = args.files.iter().map(PathBuf::as_path);
+    args.output.as_deref().map_or(Ok(()), |path| check_output(path, read))?;
     let mut runs = Vec::new();
     for file in &args.files {
         let (samples, host_us) =
             read_recording(file)?.samples().map_err(|error| in_recording(file, error))?;
         runs.push(cost::Run { samples, host_us });
     }
-    let report = cost::fit_runs(&runs, &args.name)?;
+    let report = cost::fit_runs(&runs, &args.name).map_err(|source| {
+        let files: Vec<_> = args.files.iter().map(|file| file.display().to_string()).collect();
+        Error::Fit { recordings: files.join(", "), source, hint: ": record more" }
+    })?;
     if let Some(path) = &args.output {
         let text =
             serde_json::to_string_pretty(&report.model).map_err(|error| Error::Stdout(error.into()))?;
@@ -286,6 +301,7 @@ mod tests {
         let summary = Summary {
             policy: String::new(),
             num_requests: 30,
+            num_sequences: 30,
             num_finished: 12,
             num_aborted: 10,
             num_steps: 0,
@@ -299,8 +315,11 @@ mod tests {
         };
         assert_eq!(left_out(&summary, 30), None);
         let note = left_out(&summary, 12).expect("18 are missing");
+        assert!(note.contains("12 of 30 recorded") && note.contains(": 18 were given up"), "{note}");
+        let forked = Summary { num_sequences: 33, ..summary };
+        let note = left_out(&forked, 30).expect("three were forked");
         assert!(
-            note.starts_with("12 of 30 recorded requests are simulated: the others were given up (10)"),
+            note.contains("30 of 30") && note.ends_with(", 3 further outputs are no part of the load"),
             "{note}"
         );
     }

@@ -10,7 +10,9 @@ use quire_scheduler::trace::{Trace, TraceError};
 use quire_scheduler::{CapacityMode, KvCacheConfig, Preemption, SchedulerConfig, Time};
 
 use super::Context;
-use super::load::{check_writable, picture, policy, positive, read_cost_model, read_trace, write_plot};
+use super::load::{
+    arrival_times, check_output, picture, policy, positive, read_cost_model, read_trace, write_plot,
+};
 use super::output::{OutputFormat, write_line};
 use crate::error::{Error, Result};
 
@@ -41,11 +43,11 @@ pub(crate) struct LoadArgs {
     /// Requests, as JSON lines with prompt_tokens and output_tokens, or as CSV with arrival_s too; tenant, priority,
     /// prefix, prefix_tokens and max_tokens are used where present.
     #[arg(long, value_name = "FILE")]
-    trace: PathBuf,
+    pub(super) trace: PathBuf,
     /// Draws so many requests by the law of the trace, in place of the trace itself.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=MAX_REQUESTS))]
     num_requests: Option<u32>,
-    /// What they are drawn with.
+    /// What they, and times that a trace lacks, are drawn with.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
 }
@@ -56,7 +58,7 @@ const MAX_REQUESTS: i64 = 10_000_000;
 /// When requests come. Without any of these they come as the trace says, or all at once where it has no times of its own.
 #[derive(Args)]
 pub(crate) struct ArrivalArgs {
-    /// Requests that come in a second.
+    /// Requests that come in a second. Where the trace has no times they come with gaps by chance, drawn from --seed.
     #[arg(long, value_name = "R", value_parser = positive)]
     request_rate: Option<f64>,
     /// All requests come at the beginning, whatever the trace says.
@@ -69,7 +71,7 @@ impl ArrivalArgs {
         if self.at_once {
             return Ok(vec![Time::ZERO; trace.requests.len()]);
         }
-        trace.arrival_times(self.request_rate).map_err(|source| load.error(source))
+        arrival_times(trace, self.request_rate, load.seed).map_err(|source| load.error(source))
     }
 }
 
@@ -179,7 +181,8 @@ pub(crate) fn run(context: &Context<'_>, args: &SimulateArgs) -> Result<()> {
     let policies = &context.app.policies;
     // A name that nobody knows is told before a long run.
     args.policy.iter().try_for_each(|name| policy(policies, name).map(drop))?;
-    args.plot.as_deref().map_or(Ok(()), check_writable)?;
+    let read = [Some(&*args.load.trace), args.limits.cost_model.as_deref()];
+    args.plot.as_deref().map_or(Ok(()), |path| check_output(path, read.into_iter().flatten()))?;
     let trace = args.load.read()?;
     let setup = args.limits.setup(&trace)?;
     let arrivals = args.arrivals.times(&args.load, &trace)?;

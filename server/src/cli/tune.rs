@@ -1,7 +1,7 @@
 //! `quire tune-kernels`.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use clap::Args;
 use quire_kernels::DType;
@@ -10,6 +10,7 @@ use quire_kernels_cuda::{CudaConfig, KernelTuning, ProductShape, TuneOptions, Tu
 use super::bench::kernels::dtype_in;
 use super::bench::kernels::linear::Product;
 use super::bench::kernels::shapes::Shapes;
+use super::load::check_apart;
 use crate::backend::{BackendError, BackendOptions, cuda_config, split_device};
 use crate::error::{Error, Result};
 
@@ -61,6 +62,7 @@ pub(crate) fn run(args: &TuneArgs) -> Result<()> {
     let config = config(args)?;
     let products = products(args)?;
     // Before minutes of measuring.
+    check_read(args)?;
     KernelTuning::check_writable(&args.output)?;
     let options = TuneOptions { max_candidates: args.candidates.into(), num_rounds: args.rounds.into() };
     let mut told = Ok(());
@@ -80,6 +82,13 @@ pub(crate) fn run(args: &TuneArgs) -> Result<()> {
         args.output.display()
     );
     Ok(())
+}
+
+/// Refuses to write over a model's config.json.
+fn check_read(args: &TuneArgs) -> Result<()> {
+    let read = args.shapes.iter().flat_map(|shapes| [shapes.into(), Path::new(shapes).join("config.json")]);
+    let read: Vec<PathBuf> = read.filter(|path| !path.is_dir()).collect();
+    check_apart(&args.output, read.iter().map(PathBuf::as_path))
 }
 
 fn config(args: &TuneArgs) -> Result<CudaConfig> {
@@ -175,6 +184,18 @@ mod tests {
         let text = with_causes(&run(&args).unwrap_err());
         assert!(text.contains("`cuda:999`") && !text.contains("cpu"), "{text}");
         assert!(!output.exists());
+    }
+
+    #[test]
+    fn the_shapes_that_are_read_are_not_overwritten() {
+        let folder = tempfile::tempdir().unwrap();
+        let config = folder.path().join("config.json");
+        std::fs::write(&config, "{}").unwrap();
+        for shapes in [folder.path(), &config] {
+            let line = format!("{} --device cuda:999 --output {}", shapes.display(), config.display());
+            assert!(matches!(check_read(&parse(&line)), Err(Error::OutputIsInput { .. })), "{line}");
+        }
+        assert!(check_read(&parse(&format!("{} --output other", config.display()))).is_ok());
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use quire_engine::Bytes;
-use quire_scheduler::tune::{Choice, Goal, Memory, Tuned, Tuner, presets};
+use quire_scheduler::tune::{Choice, Goal, Memory, Outcome, Tuned, Tuner, presets};
 use serde::Serialize;
 
 use super::Context;
@@ -104,10 +104,10 @@ pub(crate) fn run(context: &Context<'_>, args: &TuneArgs) -> Result<()> {
         OutputFormat::Json => write_line(&mut stdout, &report)?,
         OutputFormat::Text => write_text(&mut stdout, &report).map_err(Error::Stdout)?,
     }
-    match (tuned.is_reached(), tuned.best.num_blocks) {
-        (true, _) => Ok(()),
-        (false, 0) => Err(Error::PoolTooSmall { longest: trace.max_len() }),
-        (false, _) => Err(Error::GoalNotReached),
+    match tuned.best.outcome {
+        Outcome::Serves => Ok(()),
+        Outcome::NoRoom => Err(Error::PoolTooSmall { longest: trace.max_len() }),
+        _ => Err(Error::GoalNotReached),
     }
 }
 
@@ -137,6 +137,11 @@ fn write_text(to: &mut impl Write, report: &Report<'_>) -> io::Result<()> {
 }
 
 fn write_choice(to: &mut impl Write, name: &str, choice: &Choice, best: &Choice) -> io::Result<()> {
+    match choice.outcome {
+        Outcome::Serves => {}
+        Outcome::NoRoom => return writeln!(to, "{name:<32} no room: the pool is too small for it"),
+        _ => return writeln!(to, "{name:<32} too slow at any rate"),
+    }
     let change = 100.0 * (choice.requests_per_s / best.requests_per_s.max(1e-9) - 1.0);
     writeln!(
         to,

@@ -4,7 +4,7 @@ mod diff;
 mod file;
 mod line;
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use quire_kernels::Kernels;
@@ -18,6 +18,11 @@ use crate::error::Result;
 
 /// The name of a trace in its folder.
 const FILE_NAME: &str = "tensors.jsonl";
+
+/// The file of a trace in `folder`.
+pub(crate) fn path_in(folder: &Path) -> PathBuf {
+    folder.join(FILE_NAME)
+}
 
 /// `kernels`; where a folder is given, with the outputs of every operation told to the file there.
 pub(crate) fn kernels(kernels: Kernels, folder: Option<&Path>) -> Result<Kernels> {

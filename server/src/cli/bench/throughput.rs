@@ -58,6 +58,8 @@ struct Throughput {
 
 pub(super) fn run(context: &Context<'_>, args: &ThroughputArgs) -> Result<()> {
     let params = args.sampling.over(&SamplingParams { temperature: 0.0, ..SamplingParams::default() })?;
+    let read = args.trace.as_deref();
+    args.model.check_trace_tensors(read.as_slice())?;
     // A trace without a good line is told before a model is fetched.
     let trace = args.trace.as_deref().map(Trace::read).transpose()?;
     let mut shapes = Vec::new();

@@ -18,7 +18,7 @@ use serde_json::json;
 
 use self::report::{Bounds, Measured};
 use super::limits::{MAX_LEN, MAX_REQUESTS, up_to};
-use crate::cli::load::{positive, read_trace};
+use crate::cli::load::{arrival_times, positive, read_trace};
 use crate::cli::model::runtime;
 use crate::cli::remote::{Client, ClientError, Url};
 use crate::error::{Error, Result};
@@ -111,7 +111,7 @@ impl ServeArgs {
         };
         let trace: Trace = read_trace(path)?;
         let named = |source| Error::LoadTrace { path: path.clone(), source };
-        let times = trace.arrival_times(self.request_rate).map_err(named)?;
+        let times = arrival_times(&trace, self.request_rate, self.seed).map_err(named)?;
         let of_trace = times.iter().zip(&trace.requests).map(|(at, request)| {
             let at = at.since(Time::ZERO);
             (at, request.prompt_tokens as usize, request.output_tokens as usize)
