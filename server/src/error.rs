@@ -207,6 +207,14 @@ pub enum Error {
         /// The system's error.
         source: io::Error,
     },
+    /// A picture that has no pixels.
+    #[error("{}: the picture cannot be drawn: {reason}", path.display())]
+    Draw {
+        /// The file that was to be written.
+        path: PathBuf,
+        /// What the drawing library says.
+        reason: String,
+    },
     /// A file that holds no conversation.
     #[error("{}: not a list of messages, nor an object with messages: {source}", path.display())]
     Conversation {

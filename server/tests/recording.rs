@@ -102,8 +102,10 @@ fn a_recording_is_shown_drawn_fitted_and_run_under_another_policy() {
     let text = folder.run("trace show run.qrec --steps");
     assert!(text.contains("30 finished") && text.contains("step=1 at="), "{text}");
     folder.run("trace plot run.qrec -o run.svg");
+    folder.run("trace plot run.qrec -o run.png");
     let svg = fs::read_to_string(folder.path("run.svg")).expect("it was written");
     assert!(svg.starts_with("<svg") && svg.matches("<polyline").count() == 5);
+    assert!(fs::read(folder.path("run.png")).expect("it was written").starts_with(b"\x89PNG"));
     let fitted = folder.json("trace fit run.qrec -o cost.json");
     assert!(fitted["num_steps"].as_u64() > Some(16), "{fitted}");
     let reports = folder.run("trace replay run.qrec --policy shortest-first --cost-model cost.json");
@@ -249,8 +251,8 @@ fn where_a_result_cannot_go_is_told_before_the_run() {
     let folder = Folder::new();
     folder.fails("trace record nowhere --trace trace.csv -o /nowhere/run.qrec", 2, "/nowhere/run.qrec");
     folder.fails("simulate --trace trace.csv --plot /nowhere/run.svg", 2, "/nowhere/run.svg");
-    folder.fails("simulate --trace trace.csv --plot run.png", 2, "ends in .svg");
-    folder.fails("trace plot run.qrec -o run.png", 2, "ends in .svg");
+    folder.fails("simulate --trace trace.csv --plot run.gif", 2, "ends in .svg or .png");
+    folder.fails("trace plot run.qrec -o run", 2, "ends in .svg or .png");
     folder.fails("trace fit run.qrec -o /nowhere/cost.json", 2, "/nowhere/cost.json");
 }
 

@@ -9,13 +9,8 @@ impl Base {
     pub(super) fn encode(&mut self, call: &Call, bytes: &mut Vec<u8>) {
         match call {
             Call::Base(base) => {
-                bytes.push(tag::BASE);
-                let Base { now, next_seq, step, context_tokens, digest, gauges } = *base;
-                for number in [now, next_seq, step, context_tokens, digest] {
-                    put(bytes, number);
-                }
-                gauges.list().iter().for_each(|&gauge| put(bytes, gauge.into()));
                 *self = *base;
+                self.encode_base(bytes);
             }
             Call::Add(added) => self.encode_add(added, bytes),
             Call::Schedule { now, planned: None } => {
@@ -24,38 +19,30 @@ impl Base {
             }
             Call::Schedule { now, planned: Some(planned) } => self.encode_plan(*now, planned, bytes),
             Call::Commit(committed) => self.encode_commit(committed, bytes),
-            Call::Abort { seq } => {
-                bytes.push(tag::ABORT);
-                self.put_seq(*seq, bytes);
-            }
+            Call::Abort { seq } => self.put_of(tag::ABORT, *seq, bytes),
             Call::Hold { seq, reason } => {
-                bytes.push(tag::HOLD);
-                self.put_seq(*seq, bytes);
+                self.put_of(tag::HOLD, *seq, bytes);
                 bytes.push(reason.code());
             }
             Call::Release { seq, reason } => {
-                bytes.push(tag::RELEASE);
-                self.put_seq(*seq, bytes);
+                self.put_of(tag::RELEASE, *seq, bytes);
                 bytes.push(reason.code());
             }
             Call::Fork { parent, num_tokens, num_children, hashes } => {
-                bytes.push(tag::FORK);
-                self.put_seq(*parent, bytes);
+                self.put_of(tag::FORK, *parent, bytes);
                 put(bytes, (*num_tokens).into());
                 put(bytes, (*num_children).into());
                 put_words(bytes, hashes);
                 self.next_seq += u64::from(*num_children);
             }
             Call::ForkWith { parent, num_tokens, hashes } => {
-                bytes.push(tag::FORK_WITH);
-                self.put_seq(*parent, bytes);
+                self.put_of(tag::FORK_WITH, *parent, bytes);
                 put(bytes, (*num_tokens).into());
                 put_words(bytes, hashes);
                 self.next_seq += 1;
             }
             Call::ReplaceLast { seq, hashes } => {
-                bytes.push(tag::REPLACE_LAST);
-                self.put_seq(*seq, bytes);
+                self.put_of(tag::REPLACE_LAST, *seq, bytes);
                 put_words(bytes, hashes);
             }
             Call::ResetPrefixCache => bytes.push(tag::RESET_PREFIX_CACHE),
@@ -85,6 +72,15 @@ impl Base {
                 put_numbers(bytes, words);
             }
         }
+    }
+
+    fn encode_base(&self, bytes: &mut Vec<u8>) {
+        bytes.push(tag::BASE);
+        let Self { now, next_seq, step, context_tokens, digest, gauges } = *self;
+        for number in [now, next_seq, step, context_tokens, digest] {
+            put(bytes, number);
+        }
+        gauges.list().iter().for_each(|&gauge| put(bytes, gauge.into()));
     }
 
     fn encode_add(&mut self, added: &Added, bytes: &mut Vec<u8>) {
@@ -148,6 +144,12 @@ impl Base {
     fn put_now(&mut self, now: u64, bytes: &mut Vec<u8>) {
         put_signed(bytes, now.wrapping_sub(self.now) as i64);
         self.now = now;
+    }
+
+    /// The beginning of a call about a sequence.
+    fn put_of(&self, tag: u8, seq: u64, bytes: &mut Vec<u8>) {
+        bytes.push(tag);
+        self.put_seq(seq, bytes);
     }
 
     /// Sequences are named by how long ago they came.

@@ -1,13 +1,11 @@
-//! Files of the commands that simulate: traces, cost models, recordings, pictures.
+//! Files of the commands that simulate: traces, cost models, recordings.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use quire_engine::ConfigError;
 use quire_scheduler::cost::CostModel;
-use quire_scheduler::plot::svg;
 use quire_scheduler::record::Recording;
-use quire_scheduler::simulate::Timeline;
 use quire_scheduler::trace::{Trace, TraceError};
 use quire_scheduler::{PolicyRegistry, SchedulerPolicy, Time};
 
@@ -83,17 +81,6 @@ fn check_writable(path: &Path) -> Result<()> {
     let opened = fs::OpenOptions::new().append(true).create(true).open(path);
     let checked = opened.and_then(|_| if is_new { fs::remove_file(path) } else { Ok(()) });
     checked.map_err(|source| Error::Write { path: PathBuf::from(path), source })
-}
-
-/// The file of a picture. Pictures are SVG, and nothing else is called so.
-pub(super) fn picture(text: &str) -> Result<PathBuf, &'static str> {
-    let path = PathBuf::from(text);
-    let is_svg = path.extension().is_some_and(|extension| extension.eq_ignore_ascii_case("svg"));
-    if is_svg { Ok(path) } else { Err("expected a file that ends in .svg: pictures are drawn as SVG") }
-}
-
-pub(super) fn write_plot(path: &Path, timeline: &Timeline, title: &str) -> Result<()> {
-    write_file(path, svg(timeline, title).as_bytes())
 }
 
 fn read_text(path: &Path) -> Result<String> {

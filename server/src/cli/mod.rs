@@ -14,6 +14,7 @@ mod inspect;
 mod load;
 mod model;
 mod output;
+mod picture;
 mod record;
 mod recording;
 mod remote;

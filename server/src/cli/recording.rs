@@ -6,16 +6,16 @@ use std::path::PathBuf;
 use clap::Args;
 use quire_scheduler::PolicyRegistry;
 use quire_scheduler::cost::{self, CostModel};
+use quire_scheduler::plot;
 use quire_scheduler::record::{RecordedStep, Recording, RecordingError, Summary};
 use quire_scheduler::simulate::{Report, Setup, SimulateError, Simulated, simulate};
 use quire_scheduler::trace::Trace;
 use serde::Serialize;
 
 use super::Context;
-use super::load::{
-    check_output, in_recording, picture, policy, read_cost_model, read_recording, write_file, write_plot,
-};
+use super::load::{check_output, in_recording, policy, read_cost_model, read_recording, write_file};
 use super::output::{OutputFormat, write_line};
+use super::picture::Picture;
 use crate::error::{Error, Result};
 
 #[derive(Args)]
@@ -53,8 +53,8 @@ pub(crate) struct PlotArgs {
     /// The recording.
     file: PathBuf,
     /// Where the picture goes.
-    #[arg(long, short, value_name = "FILE.svg", value_parser = picture)]
-    output: PathBuf,
+    #[arg(long, short, value_name = "FILE.svg|png", value_parser = Picture::parse)]
+    output: Picture,
 }
 
 #[derive(Args)]
@@ -243,11 +243,11 @@ fn write_report(to: &mut impl Write, format: OutputFormat, report: &Report) -> R
 }
 
 pub(super) fn plot(args: &PlotArgs) -> Result<()> {
-    check_output(&args.output, [&*args.file])?;
+    check_output(args.output.path(), [&*args.file])?;
     let recording = read_recording(&args.file)?;
     let timeline = recording.timeline().map_err(|error| in_recording(&args.file, error))?;
     let title = format!("{}, policy {}", args.file.display(), recording.policy_name());
-    write_plot(&args.output, &timeline, &title)
+    args.output.write(&plot::svg(&timeline, &title))
 }
 
 pub(super) fn fit(args: &FitArgs) -> Result<()> {

@@ -5,15 +5,15 @@ use std::path::PathBuf;
 
 use clap::Args;
 use quire_scheduler::cost::CostModel;
+use quire_scheduler::plot;
 use quire_scheduler::simulate::{Setup, simulate};
 use quire_scheduler::trace::{Trace, TraceError};
 use quire_scheduler::{CapacityMode, KvCacheConfig, Preemption, SchedulerConfig, Time};
 
 use super::Context;
-use super::load::{
-    arrival_times, check_output, picture, policy, positive, read_cost_model, read_trace, write_plot,
-};
+use super::load::{arrival_times, check_output, policy, positive, read_cost_model, read_trace};
 use super::output::{OutputFormat, write_line};
+use super::picture::Picture;
 use crate::error::{Error, Result};
 
 /// The real scheduler and the real block manager in virtual time: a step takes as long as the cost model says. Exit code 1
@@ -32,9 +32,9 @@ pub(crate) struct SimulateArgs {
     /// text or json (an object a policy).
     #[arg(long, value_name = "FORMAT", default_value = "text")]
     output_format: OutputFormat,
-    /// Draws the run as SVG; with several policies, that of the last.
-    #[arg(long, value_name = "FILE.svg", value_parser = picture)]
-    plot: Option<PathBuf>,
+    /// Draws the run; with several policies, that of the last.
+    #[arg(long, value_name = "FILE.svg|png", value_parser = Picture::parse)]
+    plot: Option<Picture>,
 }
 
 /// Which requests come when.
@@ -182,7 +182,7 @@ pub(crate) fn run(context: &Context<'_>, args: &SimulateArgs) -> Result<()> {
     // A name that nobody knows is told before a long run.
     args.policy.iter().try_for_each(|name| policy(policies, name).map(drop))?;
     let read = [Some(&*args.load.trace), args.limits.cost_model.as_deref()];
-    args.plot.as_deref().map_or(Ok(()), |path| check_output(path, read.into_iter().flatten()))?;
+    args.plot.as_ref().map_or(Ok(()), |plot| check_output(plot.path(), read.into_iter().flatten()))?;
     let trace = args.load.read()?;
     let setup = args.limits.setup(&trace)?;
     let arrivals = args.arrivals.times(&args.load, &trace)?;
@@ -195,9 +195,9 @@ pub(crate) fn run(context: &Context<'_>, args: &SimulateArgs) -> Result<()> {
             OutputFormat::Json => write_line(&mut stdout, &run.report)?,
             OutputFormat::Text => writeln!(stdout, "{}", run.report).map_err(Error::Stdout)?,
         }
-        if let Some(path) = &args.plot {
+        if let Some(picture) = &args.plot {
             let title = format!("{name}, {} requests, {}", trace.requests.len(), setup.cost.name);
-            write_plot(path, &run.timeline, &title)?;
+            picture.write(&plot::svg(&run.timeline, &title))?;
         }
     }
     match num_refused {

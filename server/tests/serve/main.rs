@@ -77,8 +77,16 @@ fn a_load_on_the_server_is_measured() {
         "--vocab-size",
         "200",
     ];
-    let words = [&["bench", "serve", &url, "--server-pid", &pid][..], &flags].concat();
+    let folder = tempfile::tempdir().expect("a folder for tests");
+    let plot = folder.path().join("times.svg");
+    let plot_flags = ["--plot", plot.to_str().expect("UTF-8")];
+    let words = [&["bench", "serve", &url, "--server-pid", &pid][..], &flags, &plot_flags].concat();
     let report = run(&words, "").ok().lines().remove(0);
+    let svg = std::fs::read_to_string(&plot).expect("it was drawn");
+    assert!(
+        svg.contains("tiny") && svg.contains("12 requests") && svg.matches("<polyline").count() == 4,
+        "{svg}"
+    );
     assert_eq!((&report["num_requests"], &report["num_failed"]), (&12.into(), &0.into()), "{report}");
     assert_eq!(report["output_tokens"], 72, "{report}");
     assert!(report["ttft_ms"]["p50"].as_f64().is_some_and(|ms| ms > 0.0), "{report}");

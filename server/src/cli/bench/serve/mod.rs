@@ -2,6 +2,7 @@
 
 mod client;
 mod cpu;
+mod plot;
 mod report;
 
 use std::io::{self, Write};
@@ -18,8 +19,9 @@ use serde_json::json;
 
 use self::report::{Bounds, Measured};
 use super::limits::{MAX_LEN, MAX_REQUESTS, up_to};
-use crate::cli::load::{arrival_times, positive, read_trace};
+use crate::cli::load::{arrival_times, check_output, positive, read_trace};
 use crate::cli::model::runtime;
+use crate::cli::picture::Picture;
 use crate::cli::remote::{Client, ClientError, Url};
 use crate::error::{Error, Result};
 
@@ -70,6 +72,9 @@ pub(crate) struct ServeArgs {
     /// The server's process on this machine, to tell its processor time.
     #[arg(long, value_name = "PID")]
     server_pid: Option<u32>,
+    /// Draws how many answers had which times.
+    #[arg(long, value_name = "FILE.svg|png", value_parser = Picture::parse)]
+    plot: Option<Picture>,
 }
 
 /// One request of the load.
@@ -80,6 +85,7 @@ struct Planned {
 }
 
 pub(super) fn run(args: &ServeArgs) -> Result<()> {
+    args.plot.as_ref().map_or(Ok(()), |plot| check_output(plot.path(), args.trace.as_deref()))?;
     let lengths = args.lengths()?;
     runtime()?.block_on(async {
         let client = Arc::new(Client::new(args.url.clone(), args.api_key.clone()));
@@ -97,7 +103,9 @@ pub(super) fn run(args: &ServeArgs) -> Result<()> {
         let bounds = Bounds { max_ttft_ms: args.max_ttft_ms, max_tpot_ms: args.max_tpot_ms };
         let report = measured.report(&model, args.request_rate, bounds);
         let line = serde_json::to_string(&report).map_err(|error| Error::Stdout(error.into()))?;
-        writeln!(io::stdout(), "{line}").map_err(Error::Stdout)
+        writeln!(io::stdout(), "{line}").map_err(Error::Stdout)?;
+        let title = || format!("{model}, {} requests", measured.answers.len());
+        args.plot.as_ref().map_or(Ok(()), |picture| picture.write(&plot::svg(&measured, title())))
     })
 }
 

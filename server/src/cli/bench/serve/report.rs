@@ -78,8 +78,6 @@ impl Measured {
                 && tpot(answer).is_none_or(|ms| ms <= bounds.max_tpot_ms)
         };
         let num_good = answers.iter().filter(is_good).count() as f64;
-        let gaps =
-            answers.iter().flat_map(|answer| answer.pieces.windows(2)).map(|pair| ms(pair[1] - pair[0]));
         Report {
             bench: "serve",
             model: model.to_owned(),
@@ -91,10 +89,10 @@ impl Measured {
             prompt_tokens: self.prompt_tokens,
             output_tokens,
             output_tokens_per_s: output_tokens as f64 / elapsed_s,
-            ttft_ms: Percentiles::of(answers.iter().filter_map(ttft)),
-            itl_ms: Percentiles::of(gaps),
-            tpot_ms: Percentiles::of(answers.iter().filter_map(tpot)),
-            e2e_ms: Percentiles::of(answers.iter().map(|answer| ms(answer.end))),
+            ttft_ms: Percentiles::of(self.ttfts()),
+            itl_ms: Percentiles::of(self.itls()),
+            tpot_ms: Percentiles::of(self.tpots()),
+            e2e_ms: Percentiles::of(self.e2es()),
             good_share: num_good / num_requests.max(1) as f64,
             goodput: num_good / elapsed_s,
             max_late_ms: ms(self.max_late),
@@ -102,6 +100,26 @@ impl Measured {
                 .server_cpu
                 .map(|cpu| cpu.as_secs_f64() * 1e6 / output_tokens.max(1) as f64),
         }
+    }
+
+    /// Milliseconds to the first piece.
+    pub(super) fn ttfts(&self) -> impl Iterator<Item = f64> {
+        self.answers.iter().filter_map(ttft)
+    }
+
+    /// Milliseconds between two pieces.
+    pub(super) fn itls(&self) -> impl Iterator<Item = f64> {
+        self.answers.iter().flat_map(|answer| answer.pieces.windows(2)).map(|pair| ms(pair[1] - pair[0]))
+    }
+
+    /// Milliseconds of each token after the first.
+    pub(super) fn tpots(&self) -> impl Iterator<Item = f64> {
+        self.answers.iter().filter_map(tpot)
+    }
+
+    /// Milliseconds to the end.
+    pub(super) fn e2es(&self) -> impl Iterator<Item = f64> {
+        self.answers.iter().map(|answer| ms(answer.end))
     }
 }
 
