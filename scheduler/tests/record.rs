@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use quire_scheduler::cost::fit;
 use quire_scheduler::record::{RecordedScheduler, Recording, RecordingError};
-use quire_scheduler::simulate::{Setup, simulate};
+use quire_scheduler::simulate::{Point, Setup, simulate};
 use quire_scheduler::testing::Rng;
 use quire_scheduler::{
     Fcfs, FinishReason, HoldReason, KvCacheConfig, KvCacheManager, NewSequence, PolicyRegistry, Rank, Rates,
@@ -311,6 +311,21 @@ fn times_can_be_fitted_and_the_load_simulated() {
     let run = simulate(&trace, &arrivals, &setup, Box::new(Fcfs)).unwrap();
     assert_eq!(run.report.num_finished, trace.requests.len() as u64);
     assert!(run.report.prefix_hit_rate > 0.05, "shared prompts are still shared");
+}
+
+#[test]
+fn a_course_shows_when_there_was_nothing_to_do() {
+    for seed in 0..8 {
+        let mut load = Load::new("fcfs", seed);
+        load.go_on(2);
+        load.now += 5_000_000_000;
+        load.go_on(2);
+        let points = load.scheduler.recorder().recording().timeline().unwrap().points;
+        let pause = points.windows(2).find(|pair| pair[1].time_s - pair[0].time_s > 4.0).unwrap();
+        let Point { num_running, num_waiting, live_blocks, .. } = pause[0];
+        assert_eq!((num_running, num_waiting, live_blocks), (0, 0, 0), "{seed}");
+        assert!(pause[1].num_running > 0, "{seed}");
+    }
 }
 
 #[test]

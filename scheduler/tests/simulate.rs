@@ -52,6 +52,15 @@ fn the_same_input_gives_the_same_run_and_every_request_ends_under_every_policy()
 }
 
 #[test]
+fn a_timeline_shows_when_there_was_nothing_to_do() {
+    let trace = trace("arrival_s,prompt_tokens,output_tokens\n0,100,3\n60,100,3\n");
+    let policy = PolicyRegistry::default().build("fcfs").unwrap();
+    let run = simulate(&trace, &trace.arrival_times(None).unwrap(), &setup(60), policy).unwrap();
+    let pause = run.timeline.points.windows(2).find(|pair| pair[1].time_s - pair[0].time_s > 50.0).unwrap();
+    assert_eq!((pause[0].num_running, pause[0].live_blocks, pause[1].num_running), (0, 0, 1));
+}
+
+#[test]
 fn one_request_takes_the_sum_of_its_steps() {
     let trace = trace("arrival_s,prompt_tokens,output_tokens\n1.0,100,3\n");
     let mut setup = setup(60);

@@ -37,6 +37,9 @@ pub struct RecordedStep {
     pub num_swapped: u32,
     /// Blocks held.
     pub live_blocks: u32,
+    /// Whether all that had come before had ended when it was planned: nothing was left to do between the step before and
+    /// an arrival.
+    pub is_after_idle: bool,
 }
 
 /// A recording at a glance.
@@ -77,17 +80,24 @@ impl Recording {
     /// [`RecordingError::Torn`].
     pub fn steps(&self) -> Result<Vec<RecordedStep>, RecordingError> {
         let mut steps: Vec<RecordedStep> = Vec::new();
-        let mut next_commit = 0;
+        let (mut next_commit, mut num_added) = (0, 0);
         let mut clock = Clock::default();
         let mut calls = self.calls();
         while let Some(call) = calls.next() {
             match call? {
-                Call::Add(added) => clock.arrived(added.arrival, next_commit < steps.len()),
+                Call::Add(added) => {
+                    clock.arrived(added.arrival, next_commit < steps.len());
+                    num_added += 1;
+                }
                 Call::Schedule { now, planned: Some(planned) } => {
                     clock.planned(now);
-                    steps.push(step(calls.base().step, now, planned.work, planned.gauges));
+                    let Gauges { num_running, num_waiting, .. } = planned.gauges;
+                    let is_after_idle = next_commit == steps.len() && num_running + num_waiting <= num_added;
+                    let step = step(calls.base().step, now, planned.work, planned.gauges);
+                    steps.push(RecordedStep { is_after_idle, ..step });
                 }
                 Call::Commit(committed) if next_commit < steps.len() => {
+                    num_added = 0;
                     let step = &mut steps[next_commit];
                     step.committed_s = Some(seconds(committed.now));
                     step.device_us = committed.device_us;
@@ -122,7 +132,13 @@ impl Recording {
     /// [`RecordingError::Torn`].
     pub fn timeline(&self) -> Result<Timeline, RecordingError> {
         let mut timeline = Timeline::new(self.cache_config().num_blocks);
+        let mut end_s = None;
         for step in self.steps()? {
+            if let Some(end_s) = end_s.filter(|_| step.is_after_idle) {
+                timeline.push_idle(end_s);
+            }
+            // A step that failed has no end.
+            end_s = Some(step.committed_s.unwrap_or(step.planned_s));
             timeline.push(|| Point {
                 time_s: step.planned_s,
                 num_running: step.num_running,
@@ -252,6 +268,7 @@ fn step(step: u64, now: u64, work: StepWork, gauges: Gauges) -> RecordedStep {
         num_waiting,
         num_swapped,
         live_blocks,
+        is_after_idle: false,
     }
 }
 

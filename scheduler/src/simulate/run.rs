@@ -97,6 +97,7 @@ impl Run<'_> {
         self.take_requests();
         if !self.scheduler.has_unfinished() && self.open.is_empty() {
             let Some(arrival) = self.arrivals.get(self.next) else { return Ok(false) };
+            self.timeline.push_idle(self.now.as_nanos() as f64 / 1e9);
             self.now = self.now.max(*arrival);
             return Ok(true);
         }

@@ -44,17 +44,26 @@ impl Timeline {
     /// Notes a step; `point` is asked for if it is to be kept.
     pub fn push(&mut self, point: impl FnOnce() -> Point) {
         if self.num_seen.is_multiple_of(self.stride) {
-            self.points.push(point());
-            if self.points.len() == MAX_POINTS {
-                let mut place = 0;
-                self.points.retain(|_| {
-                    place += 1;
-                    place % 2 == 1
-                });
-                self.stride *= 2;
-            }
+            self.keep(point());
         }
         self.num_seen += 1;
+    }
+
+    /// Notes that nothing was left to do, until the next step.
+    pub fn push_idle(&mut self, time_s: f64) {
+        self.keep(Point { time_s, ..Point::default() });
+    }
+
+    fn keep(&mut self, point: Point) {
+        self.points.push(point);
+        if self.points.len() == MAX_POINTS {
+            let mut place = 0;
+            self.points.retain(|_| {
+                place += 1;
+                place % 2 == 1
+            });
+            self.stride *= 2;
+        }
     }
 }
 
