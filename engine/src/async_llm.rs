@@ -3,13 +3,22 @@
 use std::sync::Arc;
 
 use async_trait::async_trait;
+use quire_executor::MemoryReport;
 use quire_kvcache::PinId;
 use quire_scheduler::Explanation;
 use quire_scheduler::record::FlightRecorder;
+use tokio::sync::oneshot;
 
-use crate::client::{EngineClient, ModelInfo, RequestStream};
+use crate::client::{EngineClient, ModelInfo};
 use crate::engine::{Engine, EngineParts};
-use crate::{EngineConfig, EngineStats, Error, Llm, Prompt, Request, RequestExplanation, RequestId, Result};
+use crate::frontend::guarded;
+use crate::{
+    EngineConfig, EngineStats, Error, Llm, PreparedRequest, Prompt, Request, RequestExplanation, RequestId,
+    RequestStream, Result,
+};
+
+/// From here on a prompt is long: its tokenization takes longer than the steps of many a model.
+const LONG_PROMPT_BYTES: usize = 16 << 10;
 
 /// An engine in this process, for asynchronous callers. Cheap to clone; the last one dropped ends the engine.
 #[derive(Clone, Debug)]
@@ -66,6 +75,25 @@ impl AsyncLlm {
         Self { engine }
     }
 
+    /// Runs what is done with a prompt of so many bytes: a long one must not keep short ones, or tokens on their way, waiting.
+    async fn prompt_off_thread<T: Send + 'static>(
+        &self,
+        num_bytes: usize,
+        run: impl FnOnce(&Engine) -> Result<T> + Send + 'static,
+    ) -> Result<T> {
+        if num_bytes < LONG_PROMPT_BYTES {
+            return self.off_thread(run).await;
+        }
+        let (engine, (answer, answered)) = (Arc::clone(&self.engine), oneshot::channel());
+        self.engine.background.run(move || {
+            // Whoever asked may be gone by now.
+            if !answer.is_closed() {
+                let _ = answer.send(guarded("preparing a long prompt", || run(&engine)));
+            }
+        });
+        answered.await.unwrap_or_else(|_| Err(Error::stopped("the threads for long prompts have ended")))
+    }
+
     /// Runs what takes a while (templates, tokenizers) where it holds up nobody.
     async fn off_thread<T: Send + 'static>(
         &self,
@@ -80,15 +108,20 @@ impl AsyncLlm {
 #[async_trait]
 impl EngineClient for AsyncLlm {
     async fn submit(&self, request: Request) -> Result<RequestStream> {
-        self.off_thread(move |engine| engine.submit(request)).await
+        self.prompt_off_thread(request.prompt.num_bytes(), move |engine| engine.submit(request)).await
+    }
+
+    async fn prepare(&self, request: Request) -> Result<PreparedRequest> {
+        self.prompt_off_thread(request.prompt.num_bytes(), move |engine| engine.prepare(request)).await
     }
 
     async fn check(&self, request: Request) -> Result<Request> {
-        self.off_thread(move |engine| engine.frontend.check(request)).await
+        let num_bytes = request.prompt.num_bytes();
+        self.prompt_off_thread(num_bytes, move |engine| engine.frontend.check(request)).await
     }
 
     async fn tokenize(&self, prompt: Prompt) -> Result<Vec<u32>> {
-        self.off_thread(move |engine| engine.frontend.tokenize(prompt)).await
+        self.prompt_off_thread(prompt.num_bytes(), move |engine| engine.frontend.tokenize(prompt)).await
     }
 
     async fn detokenize(&self, token_ids: Vec<u32>) -> Result<String> {
@@ -105,6 +138,10 @@ impl EngineClient for AsyncLlm {
 
     fn config(&self) -> Option<&EngineConfig> {
         Some(&self.engine.config)
+    }
+
+    fn memory(&self) -> Option<&MemoryReport> {
+        self.engine.memory.as_ref()
     }
 
     async fn explain_all(&self) -> Result<Vec<RequestExplanation>> {

@@ -1,16 +1,12 @@
 //! The engine as its users see it: a trait, so that a server runs as well on a scripted engine or on a remote one.
 
-use std::fmt;
-use std::task::{Context, Poll};
-use std::time::Instant;
-
 use async_trait::async_trait;
+use quire_executor::MemoryReport;
 use quire_scheduler::record::FlightRecorder;
-use tokio::sync::mpsc;
 
 use crate::{
-    EngineConfig, EngineStats, Error, Prompt, Request, RequestEvent, RequestExplanation, RequestId,
-    RequestOutput, Result, SamplingParams,
+    EngineConfig, EngineStats, PreparedRequest, Prompt, Request, RequestExplanation, RequestId,
+    RequestOutput, RequestStream, Result, SamplingParams,
 };
 
 /// Takes requests and streams their events.
@@ -22,6 +18,14 @@ pub trait EngineClient: Send + Sync {
     ///
     /// All that is wrong with the request itself; [`Error::Overloaded`]; [`Error::Stopped`]. Nothing was queued then.
     async fn submit(&self, request: Request) -> Result<RequestStream>;
+
+    /// Checks a request and does all that comes before queuing it, so that several can be found right before any is
+    /// queued. It has its place among those that wait from now on.
+    ///
+    /// # Errors
+    ///
+    /// As [`submit`](Self::submit), the form of its output included.
+    async fn prepare(&self, request: Request) -> Result<PreparedRequest>;
 
     /// Checks a request as [`submit`](Self::submit) would, and queues nothing. It comes back with its prompt as
     /// tokens, so that nothing is tokenized twice.
@@ -53,6 +57,11 @@ pub trait EngineClient: Send + Sync {
 
     /// The configuration in force, where the engine runs in this process.
     fn config(&self) -> Option<&EngineConfig> {
+        None
+    }
+
+    /// The memory sum of the start-up report, where the engine runs in this process and on a device.
+    fn memory(&self) -> Option<&MemoryReport> {
         None
     }
 
@@ -118,118 +127,4 @@ pub struct ModelInfo {
     pub has_chat_template: bool,
     /// What parameters are where a request does not give them.
     pub default_params: SamplingParams,
-}
-
-/// The events of one request, in order. Dropping it gives the request up.
-pub struct RequestStream {
-    events: mpsc::UnboundedReceiver<(RequestEvent, Instant)>,
-    /// The moment of the last event.
-    moment: Option<Instant>,
-    ended: bool,
-    on_drop: Option<Box<dyn FnOnce() + Send>>,
-}
-
-/// The other end of a [`RequestStream`].
-#[derive(Clone, Debug)]
-pub struct EventSender(mpsc::UnboundedSender<(RequestEvent, Instant)>);
-
-impl EventSender {
-    /// Hands an event on. Whoever listened may be gone; that is no error.
-    pub fn send(&self, event: RequestEvent) {
-        self.send_at(event, Instant::now());
-    }
-
-    /// As [`send`](Self::send), for what has come about at that moment: when a step was committed, say.
-    pub fn send_at(&self, event: RequestEvent, moment: Instant) {
-        let _ = self.0.send((event, moment));
-    }
-
-    /// Whether nobody listens any more.
-    pub fn is_closed(&self) -> bool {
-        self.0.is_closed()
-    }
-}
-
-impl RequestStream {
-    /// A stream and what feeds it. `abort` runs if the stream is dropped before the request has ended.
-    ///
-    /// A request ends in one event, so the queue between the two is bounded by what the request may generate.
-    pub fn channel(abort: impl FnOnce() + Send + 'static) -> (EventSender, Self) {
-        let (sender, events) = mpsc::unbounded_channel();
-        (EventSender(sender), Self { events, moment: None, ended: false, on_drop: Some(Box::new(abort)) })
-    }
-
-    /// The next event; `None` after the last one.
-    pub async fn next(&mut self) -> Option<RequestEvent> {
-        std::future::poll_fn(|cx| self.poll_next(cx)).await
-    }
-
-    /// The next event, on a thread that may wait; `None` after the last one.
-    ///
-    /// # Panics
-    ///
-    /// Inside an asynchronous task, which must not wait: use [`next`](Self::next).
-    pub fn blocking_next(&mut self) -> Option<RequestEvent> {
-        if self.ended {
-            return None;
-        }
-        let event = self.events.blocking_recv();
-        Some(self.note(event))
-    }
-
-    /// As [`next`](Self::next), for implementing a stream over it.
-    pub fn poll_next(&mut self, cx: &mut Context<'_>) -> Poll<Option<RequestEvent>> {
-        if self.ended {
-            return Poll::Ready(None);
-        }
-        self.events.poll_recv(cx).map(|event| Some(self.note(event)))
-    }
-
-    /// When the last event came about: for a piece of an output, when the step was committed that it is of.
-    pub fn moment(&self) -> Option<Instant> {
-        self.moment
-    }
-
-    /// Waits for the end.
-    ///
-    /// # Errors
-    ///
-    /// What the request failed at.
-    pub async fn finish(mut self) -> Result<RequestOutput> {
-        loop {
-            match self.next().await {
-                Some(RequestEvent::Delta(_) | RequestEvent::SoFar(_)) => {}
-                Some(RequestEvent::Finished(output)) => return Ok(*output),
-                Some(RequestEvent::Failed(error)) => return Err(error),
-                None => return Err(Error::stopped("the request's stream has ended")),
-            }
-        }
-    }
-
-    /// Notes the end. A feeder that is gone without a last event has died: its listener must hear of it.
-    fn note(&mut self, event: Option<(RequestEvent, Instant)>) -> RequestEvent {
-        let (event, moment) = event.unzip();
-        self.moment = moment;
-        let event =
-            event.unwrap_or_else(|| RequestEvent::Failed(Error::stopped("the engine's thread has ended")));
-        if matches!(event, RequestEvent::Finished(_) | RequestEvent::Failed(_)) {
-            self.ended = true;
-            self.on_drop = None;
-        }
-        event
-    }
-}
-
-impl Drop for RequestStream {
-    fn drop(&mut self) {
-        if let Some(abort) = self.on_drop.take() {
-            abort();
-        }
-    }
-}
-
-impl fmt::Debug for RequestStream {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("RequestStream").field("ended", &self.ended).finish_non_exhaustive()
-    }
 }

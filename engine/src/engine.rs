@@ -5,22 +5,26 @@ use std::path::PathBuf;
 use std::sync::mpsc;
 use std::time::Duration;
 
-use quire_executor::{Executor, LogitsProcessors};
+use quire_executor::{Executor, LogitsProcessors, MemoryReport};
 use quire_kvcache::{HashKey, KvCacheConfig, KvCacheManager, KvGroup};
 use quire_models::Tokenizer;
 use quire_scheduler::record::FlightRecorder;
 use quire_scheduler::{Fcfs, Preemption, Scheduler, SchedulerConfig, SchedulerPolicy};
 
+use crate::background::Background;
 use crate::checked::{EosTokens, ParamLimits};
-use crate::client::{ModelInfo, RequestStream};
+use crate::client::ModelInfo;
 use crate::clock::Clock;
-use crate::core::{CoreParts, EngineCore, Inbox, SharedStats, StepOrder};
-use crate::frontend::Frontend;
+use crate::core::{CoreParts, EngineCore, Inbox, SharedStats, StepOrder, WaitingSlot};
+use crate::frontend::{Frontend, Prepared};
 use crate::recording::save_recording;
 use crate::renderer::PromptRenderer;
 use crate::seeds::{Seeds, random_u64};
 use crate::structured::GrammarCompiler;
-use crate::{ConfigError, EngineConfig, EngineStats, Error, PreemptionMode, Request, Result, SamplingParams};
+use crate::{
+    ConfigError, EngineConfig, EngineStats, Error, EventSink, PreemptionMode, PreparedRequest, Request,
+    RequestHandle, RequestStream, Result, SamplingParams,
+};
 
 /// How long the end of the thread is waited for: one that hangs in a device must not hang the program.
 const SHUTDOWN_PATIENCE: Duration = Duration::from_secs(5);
@@ -74,7 +78,9 @@ pub(crate) struct Engine {
     pub(crate) inbox: Inbox,
     pub(crate) model: ModelInfo,
     pub(crate) config: EngineConfig,
+    pub(crate) memory: Option<MemoryReport>,
     pub(crate) recorder: FlightRecorder,
+    pub(crate) background: Background,
     stats: SharedStats,
     /// Disconnected when the thread has ended.
     ended: parking_lot::Mutex<mpsc::Receiver<()>>,
@@ -98,7 +104,7 @@ impl Engine {
         let scheduler = scheduler(&config, policy, executor.as_ref())?;
         let max_model_len = scheduler.effective_config().max_model_len as usize;
         let config = config.fitted(max_model_len);
-        let vocab_size = executor.capacity().vocab_size;
+        let (vocab_size, memory) = (executor.capacity().vocab_size, executor.memory().cloned());
         let renderer = PromptRenderer::new(tokenizer, chat_template, vocab_size)?;
         let decoder = renderer.decoder().clone();
         let model = ModelInfo {
@@ -142,17 +148,28 @@ impl Engine {
         });
         let recorder = core.recorder();
         let ended = parking_lot::Mutex::new(spawn(core, config.recording_folder())?);
-        Ok(Self { frontend, inbox, model, config, recorder, stats, ended })
+        let background = Background::default();
+        Ok(Self { frontend, inbox, model, config, memory, recorder, background, stats, ended })
     }
 
     /// Checks, prepares and queues a request. The caller waits for template and tokenizer.
     pub(crate) fn submit(&self, request: Request) -> Result<RequestStream> {
         let waiting = self.inbox.reserve()?;
         let prepared = self.frontend.prepare(request)?;
-        let (key, inbox) = (self.inbox.next_key(), self.inbox.clone());
-        let (sender, stream) = RequestStream::channel(move || inbox.abort(key));
-        self.inbox.submit_as(key, waiting, prepared, Box::new(sender));
-        Ok(stream)
+        let (sender, events) = RequestStream::events();
+        Ok(RequestStream::new(events, queue(&self.inbox, waiting, prepared, Box::new(sender))))
+    }
+
+    /// Checks and prepares a request, to be queued later. The caller waits for the form of its output as well.
+    pub(crate) fn prepare(&self, request: Request) -> Result<PreparedRequest> {
+        let waiting = self.inbox.reserve()?;
+        let mut prepared = self.frontend.prepare(request)?.with_grammar()?;
+        let (prompt, inbox) = (std::mem::take(&mut prepared.sequence.prompt), self.inbox.clone());
+        Ok(PreparedRequest::new(prompt, move |prompt, sink| {
+            inbox.status().check()?;
+            prepared.sequence.prompt = prompt;
+            Ok(queue(&inbox, waiting, prepared, sink))
+        }))
     }
 
     pub(crate) fn stats(&self) -> EngineStats {
@@ -173,6 +190,13 @@ impl fmt::Debug for Engine {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Engine").field("model", &self.model.name).finish_non_exhaustive()
     }
+}
+
+/// Queues a request.
+fn queue(inbox: &Inbox, waiting: WaitingSlot, prepared: Prepared, sink: Box<dyn EventSink>) -> RequestHandle {
+    let (key, aborting) = (inbox.next_key(), inbox.clone());
+    inbox.submit_as(key, waiting, prepared, sink);
+    RequestHandle::new(move || aborting.abort(key))
 }
 
 /// Runs the core on a thread of its own. A panic there, a bug, ends the engine and all its requests, not the program.

@@ -62,8 +62,8 @@ impl Prepared {
 #[derive(Clone, Copy)]
 pub(crate) struct Arrival {
     time: Time,
-    /// For a request that names none.
-    seed: u64,
+    /// For a request that names none; none where it is drawn once the request is found right.
+    seed: Option<u64>,
 }
 
 impl Frontend {
@@ -73,14 +73,14 @@ impl Frontend {
     ///
     /// All that is wrong with it. A panic in a template or a tokenizer is an error of this request alone.
     pub(crate) fn prepare(&self, request: Request) -> Result<Prepared> {
-        self.prepare_as(self.arrivals(1)[0], request)
+        self.prepare_as(Arrival { time: self.clock.now(), seed: None }, request)
     }
 
     /// Requests that come together, in their order: prepared by whichever thread, they are served in this order and have
     /// the same seeds each time.
     pub(crate) fn arrivals(&self, num_requests: usize) -> Vec<Arrival> {
         let time = self.clock.now();
-        (0..num_requests).map(|_| Arrival { time, seed: self.seeds.draw() }).collect()
+        (0..num_requests).map(|_| Arrival { time, seed: Some(self.seeds.draw()) }).collect()
     }
 
     /// [`prepare`](Self::prepare) for one of several.
@@ -134,13 +134,14 @@ impl Frontend {
         let RenderedPrompt { text, token_ids } = self.tokenize_within(request.prompt, &params)?;
         self.check_length(&token_ids)?;
         let grammar = self.grammar(&params)?;
-        let seed = params.seed().unwrap_or(arrival.seed);
+        let drawn = arrival.seed.unwrap_or_else(|| self.seeds.draw());
+        let seed = params.seed().unwrap_or(drawn);
         tracing::debug!(
             target: "quire::engine",
             request_id = %request.id, num_prompt_tokens = token_ids.len(), seed, "tokenized"
         );
         let detokenizer = self.renderer.decoder().detokenizer(&token_ids, params.text_options());
-        let alone = params.prompt_logprobs().map(|_| arrival.seed);
+        let alone = params.prompt_logprobs().map(|_| drawn);
         let salt = self.salt(&request.tenant, &request.cache_salt, alone);
         let sequence = NewSequence {
             hashes: Some(self.hasher.hash(&token_ids, salt)),

@@ -46,6 +46,7 @@
 //! - Nobody who is gone can hold up the engine, and the engine's end holds up nobody.
 
 mod async_llm;
+mod background;
 mod bad_words;
 mod beam;
 pub mod chat;
@@ -57,6 +58,7 @@ mod core;
 mod distributions;
 mod engine;
 mod error;
+mod event_sink;
 mod explain;
 mod fingerprint;
 mod frontend;
@@ -68,12 +70,14 @@ mod model_check;
 mod output;
 mod output_kind;
 mod params;
+mod prepared_request;
 mod progress;
 mod prompt;
 mod recording;
 mod renderer;
 mod report;
 mod request;
+mod request_stream;
 mod seeds;
 mod stats;
 mod structured;
@@ -82,7 +86,7 @@ mod text;
 pub use async_llm::AsyncLlm;
 pub use beam::BeamSearchParams;
 pub use checked::{CheckedParams, EosTokens, ParamLimits};
-pub use client::{EngineClient, EventSender, ModelInfo, RequestStream};
+pub use client::{EngineClient, ModelInfo};
 pub use config::{
     Bytes, ConfigError, DTypeChoice, EngineConfig, EngineOptions, EngineValues, MaxLogprobs, MaxModelLen,
     ModelFacts, PreemptionMode, Setting, Source,
@@ -90,6 +94,7 @@ pub use config::{
 pub use distributions::Distributions;
 pub use engine::EngineParts;
 pub use error::{Error, ErrorKind, PromptError, Result};
+pub use event_sink::{EventSink, RequestHandle};
 pub use explain::{Explainer, RequestExplanation};
 pub use fingerprint::Fingerprint;
 pub use histogram::Histogram;
@@ -103,9 +108,11 @@ pub use output::{
 };
 pub use output_kind::OutputKind;
 pub use params::{ParamError, SamplingParams};
+pub use prepared_request::PreparedRequest;
 pub use prompt::{ChatMessage, ChatPrompt, ContentPart, MessageContent, Prompt};
 pub use recording::write_recording;
 pub use renderer::{PromptRenderer, RenderedPrompt};
 pub use request::{Request, RequestId};
+pub use request_stream::{EventSender, RequestStream};
 pub use stats::EngineStats;
 pub use structured::{Grammar, GrammarCompiler, GrammarError, GrammarState, StructuredOutputs};

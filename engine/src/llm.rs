@@ -2,18 +2,19 @@
 
 use std::num::NonZero;
 use std::sync::{Arc, mpsc};
+use std::time::Instant;
 
 use quire_kvcache::{PinError, PinId};
 use quire_scheduler::record::FlightRecorder;
 
-use crate::client::{ModelInfo, RequestStream};
-use crate::core::{EventSink, Inbox, RequestKey};
+use crate::client::ModelInfo;
+use crate::core::{Inbox, RequestKey};
 use crate::engine::{Engine, EngineParts};
 use crate::frontend::{Arrival, Prepared};
 use crate::progress::Progress;
 use crate::{
-    AsyncLlm, BeamSearchParams, ChatMessage, EngineConfig, EngineStats, Error, Explainer, Prompt,
-    RenderedPrompt, Request, RequestEvent, RequestOutput, Result, SamplingParams,
+    AsyncLlm, BeamSearchParams, ChatMessage, EngineConfig, EngineStats, Error, EventSink, Explainer, Prompt,
+    RenderedPrompt, Request, RequestEvent, RequestOutput, RequestStream, Result, SamplingParams,
 };
 
 /// Requests that are worth a second thread for their preparation.
@@ -323,7 +324,7 @@ impl IndexedSink {
 }
 
 impl EventSink for IndexedSink {
-    fn send(&mut self, event: RequestEvent) {
+    fn send_at(&mut self, event: RequestEvent, _moment: Instant) {
         match event {
             RequestEvent::Delta(_) | RequestEvent::SoFar(_) => {}
             RequestEvent::Finished(output) => self.end(Some(Ok(*output))),

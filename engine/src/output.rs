@@ -17,6 +17,13 @@ pub enum RequestEvent {
     Failed(Error),
 }
 
+impl RequestEvent {
+    /// Whether it is a request's last.
+    pub fn is_end(&self) -> bool {
+        matches!(self, Self::Finished(_) | Self::Failed(_))
+    }
+}
+
 /// A piece of an output. Joined in order, pieces make the texts and ids of the [`CompletionOutput`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Delta {

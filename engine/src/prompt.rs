@@ -16,6 +16,17 @@ pub enum Prompt {
     Chat(ChatPrompt),
 }
 
+impl Prompt {
+    /// Bytes of its text; none where it is tokens already.
+    pub(crate) fn num_bytes(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::TokenIds(_) => 0,
+            Self::Chat(chat) => chat.messages.iter().map(ChatMessage::num_bytes).sum(),
+        }
+    }
+}
+
 impl From<&str> for Prompt {
     fn from(text: &str) -> Self {
         Self::Text(text.to_owned())
@@ -82,6 +93,17 @@ pub struct ChatMessage {
 }
 
 impl ChatMessage {
+    /// Bytes of what was said.
+    fn num_bytes(&self) -> usize {
+        let of_part =
+            |part: &ContentPart| part.fields.get("text").and_then(Value::as_str).map_or(0, str::len);
+        match &self.content {
+            None => 0,
+            Some(MessageContent::Text(text)) => text.len(),
+            Some(MessageContent::Parts(parts)) => parts.iter().map(of_part).sum(),
+        }
+    }
+
     /// A message of text.
     pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
         let content = Some(MessageContent::Text(content.into()));

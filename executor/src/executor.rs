@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::{ExecutorError, StepBatch, StepOutput, TokenMasks};
+use crate::{ExecutorError, MemoryReport, StepBatch, StepOutput, TokenMasks};
 
 /// Runs step batches, on one device or many.
 ///
@@ -10,6 +10,11 @@ use crate::{ExecutorError, StepBatch, StepOutput, TokenMasks};
 pub trait Executor: Send {
     /// Blocks, bytes and limits: known before any request.
     fn capacity(&self) -> &DeviceCapacity;
+
+    /// What memory was planned for and what was measured, where there is a device to plan for.
+    fn memory(&self) -> Option<&MemoryReport> {
+        None
+    }
 
     /// Hands in a step. Never waits for the device.
     ///

@@ -51,6 +51,10 @@ impl Executor for LocalExecutor {
         &self.capacity
     }
 
+    fn memory(&self) -> Option<&MemoryReport> {
+        Some(self.report())
+    }
+
     fn submit(&mut self, batch: StepBatch) -> Result<Ticket, ExecutorError> {
         let (step, open, max_in_flight) = (batch.step, self.open.len(), MAX_IN_FLIGHT);
         if self.failed {

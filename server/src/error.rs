@@ -85,6 +85,22 @@ pub enum Error {
         /// Its name.
         flag: &'static str,
     },
+    /// A flag whose code is not in this build.
+    #[error("{flag} is not in this build: build with --features {feature}")]
+    NotCompiled {
+        /// The flag.
+        flag: &'static str,
+        /// The feature that has it.
+        feature: &'static str,
+    },
+    /// An address that traces cannot be sent to.
+    #[error("--otlp-traces-endpoint is {given:?}: {reason}: expected http://HOST:PORT/v1/traces")]
+    TracesEndpoint {
+        /// The address.
+        given: String,
+        /// What is wrong with it.
+        reason: String,
+    },
     /// A certificate that connections cannot be secured with.
     #[error(transparent)]
     Certificate(#[from] crate::http::CertificateError),
@@ -368,6 +384,8 @@ impl Error {
             | Self::Certificate(_)
             | Self::ConfigFile { .. }
             | Self::FlagNotBuilt { .. }
+            | Self::NotCompiled { .. }
+            | Self::TracesEndpoint { .. }
             | Self::Cors(_)
             | Self::Listen { .. } => true,
             _ => false,

@@ -34,6 +34,7 @@ mod llm;
 mod log_writer;
 mod logging;
 mod model_source;
+mod otlp;
 mod signal;
 mod start;
 mod trace;

@@ -16,34 +16,7 @@ use crate::output::{FinishReason, RequestEvent, RequestMetrics, RequestOutput, T
 use crate::request::RequestId;
 use crate::structured::Grammar;
 use crate::text::{Detokenizer, TextDecoder};
-use crate::{Error, EventSender, OutputKind};
-
-/// Where a request's events go. One that is dropped before an end was sent must tell its listener so: the engine's
-/// thread may be gone before it has seen a request.
-pub(crate) trait EventSink: Send {
-    /// Takes an event. Whoever listened may be gone; that is no error.
-    fn send(&mut self, event: RequestEvent);
-
-    /// Takes an event of a step that was committed at that moment.
-    fn send_at(&mut self, event: RequestEvent, _moment: Instant) {
-        self.send(event);
-    }
-
-    /// Whether pieces are wanted, and not the end alone.
-    fn wants_deltas(&self) -> bool {
-        true
-    }
-}
-
-impl EventSink for EventSender {
-    fn send(&mut self, event: RequestEvent) {
-        Self::send(self, event);
-    }
-
-    fn send_at(&mut self, event: RequestEvent, moment: Instant) {
-        Self::send_at(self, event, moment);
-    }
-}
+use crate::{Error, EventSink, OutputKind};
 
 /// All requests of the engine, by name and by sequence.
 #[derive(Default)]

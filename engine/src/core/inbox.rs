@@ -8,11 +8,10 @@ use quire_kvcache::{BlockHashes, PinError, PinId};
 use quire_scheduler::Explanation;
 use tokio::sync::oneshot;
 
-use super::active::EventSink;
 use crate::explain::RequestExplanation;
 use crate::frontend::Prepared;
 use crate::structured::{Grammar, GrammarError};
-use crate::{Error, RequestId, Result};
+use crate::{Error, EventSink, RequestId, Result};
 
 /// A request inside the engine. Clients' names may be equal; these never are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

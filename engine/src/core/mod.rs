@@ -22,6 +22,5 @@ mod rows;
 mod step;
 mod throughput;
 
-pub(crate) use active::EventSink;
 pub(crate) use engine_core::{CoreParts, EngineCore, SharedStats, StepOrder};
-pub(crate) use inbox::{Inbox, RequestKey};
+pub(crate) use inbox::{Inbox, RequestKey, WaitingSlot};

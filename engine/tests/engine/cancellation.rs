@@ -101,3 +101,36 @@ fn a_client_in_an_asynchronous_program() {
     });
     rig.check_idle();
 }
+
+#[test]
+fn what_is_prepared_has_a_place_and_leaves_nothing_behind() {
+    let spec = RigSpec::default();
+    let rig = RigSpec { options: spec.options.clone().max_num_waiting(2), ..spec }.start_with_bytes("abc");
+    let client = rig.llm.to_async();
+    let request = || Request::new("hé", SamplingParams::default());
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    runtime.block_on(async {
+        let first = client.prepare(request()).await.unwrap();
+        let second = client.prepare(request()).await.unwrap();
+        assert_eq!(first.prompt(), client.tokenize("hé".into()).await.unwrap());
+        let full = client.prepare(request()).await.unwrap_err();
+        assert!(matches!(full, quire_engine::Error::Overloaded { num_waiting: 2, .. }), "{full}");
+        assert_eq!(rig.llm.stats().num_requests, 0);
+        drop(first);
+        assert_eq!(second.start().unwrap().finish().await.unwrap().outputs[0].text, "abc");
+        let wrong = SamplingParams { temperature: -1.0, ..SamplingParams::default() };
+        assert!(client.prepare(Request::new("a", wrong)).await.is_err());
+    });
+    rig.check_idle();
+    assert_eq!(rig.llm.stats().num_requests, 1);
+}
+
+#[test]
+fn long_prompts_are_read_as_short_ones_are() {
+    let rig = RigSpec::default().start_with_bytes("abc");
+    let client = rig.llm.to_async();
+    let text = "hé ".repeat(10_000);
+    let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
+    let tokens = runtime.block_on(client.tokenize(text.as_str().into())).unwrap();
+    assert_eq!(tokens, rig.llm.tokenize(text).unwrap());
+}

@@ -20,6 +20,7 @@ use crate::http::tools::ReadingSettings;
 use crate::http::{
     CertificateFiles, CorsSettings, ErrorForm, HttpSettings, KeyLimits, Server, Service, routes, tls,
 };
+use crate::otlp;
 
 #[derive(Args)]
 pub(crate) struct ServeArgs {
@@ -113,6 +114,10 @@ struct HttpFlags {
     /// The key of the certificate, in PEM form.
     #[arg(long, value_name = "FILE", requires = "ssl_certfile")]
     ssl_keyfile: Option<PathBuf>,
+    /// Sends a span for each request and each of its stages there: OTLP over HTTP, http://HOST:4318/v1/traces. Needs a build
+    /// with the feature otlp.
+    #[arg(long, value_name = "URL")]
+    otlp_traces_endpoint: Option<String>,
     /// Seconds after which a client that takes nothing of its answer is given up.
     #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
     write_timeout: u64,
@@ -128,7 +133,9 @@ pub(crate) fn run(context: &Context<'_>, args: &ServeArgs) -> Result<()> {
     let mut settings = args.http.settings(&context.env)?;
     let (tls, reloader) = args.http.certificate()?.map(tls::acceptor).transpose()?.unzip();
     drop(settings.cors.layer()?);
+    let exporter = otlp::start(args.http.otlp_traces_endpoint.as_deref(), "quire")?;
     let engine = args.model.start(context, args.seed)?;
+    let engine = exporter.iter().fold(engine, |engine, exporter| exporter.trace(engine));
     settings.served_names = vec![engine.model().name.clone()];
     let write_timeout = Duration::from_secs(args.http.write_timeout);
     let service = Arc::new(Service::new(engine, settings));

@@ -58,7 +58,6 @@ const NOT_BUILT: &[&str] = &[
     "mm-processor-kwargs",
     "num-lookahead-slots",
     "num-speculative-tokens",
-    "otlp-traces-endpoint",
     "collect-detailed-traces",
     "override-generation-config",
     "override-neuron-config",

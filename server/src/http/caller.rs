@@ -8,8 +8,8 @@ use axum::http::HeaderMap;
 use axum::http::request::Parts;
 
 use super::auth::KeyId;
+use super::connection::Connection;
 use super::error::ApiError;
-use super::write_times::WriteClock;
 
 /// The sender of a request.
 #[derive(Clone, Debug, Default)]
@@ -21,8 +21,8 @@ pub(crate) struct Caller {
     pub(crate) is_strict: bool,
     /// What it wrote in `X-Request-Timeout`.
     pub(crate) timeout: Option<String>,
-    /// The clock of its connection.
-    pub(crate) write_clock: Option<WriteClock>,
+    /// Where its answer goes out over.
+    pub(crate) connection: Option<Connection>,
 }
 
 impl Caller {
@@ -47,7 +47,7 @@ impl<S: Sync> FromRequestParts<S> for Caller {
             request_id: text(&parts.headers, "x-request-id"),
             is_strict: parts.headers.get("x-quire-strict").is_some_and(|value| value == "1"),
             timeout: text(&parts.headers, "x-request-timeout"),
-            write_clock: parts.extensions.get().cloned(),
+            connection: parts.extensions.get().cloned(),
         })
     }
 }

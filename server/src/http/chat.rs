@@ -38,11 +38,11 @@ pub(crate) async fn chat_completions(
         &asked.common,
         service.tenant(&caller),
     );
-    let submitted = service.submit(&caller, requests, asked.max_tokens).await;
-    let mut submitted = submitted.map_err(|error| asked.names.translate(error))?;
-    let reading = match submitted.requests.first().filter(|_| asked.reading.asks_for_prompt()) {
+    let prepared = service.prepare(&caller, requests, asked.max_tokens).await;
+    let prepared = prepared.map_err(|error| asked.names.translate(error))?;
+    let reading = match prepared.requests.first().filter(|_| asked.reading.asks_for_prompt()) {
         Some(request) => {
-            let end = service.engine.detokenize(request.prompt_end.clone()).await?;
+            let end = service.engine.detokenize(end_of(request.prompt()).to_vec()).await?;
             asked.reading.with_prompt(&end)
         }
         None => asked.reading,
@@ -53,18 +53,23 @@ pub(crate) async fn chat_completions(
         reading,
         token_form: service.settings.token_form(),
     };
-    let mut usage = submitted.usage().with_details(service.settings.enable_prompt_tokens_details);
+    let mut usage = prepared.usage().with_details(service.settings.enable_prompt_tokens_details);
     let head = asked.head;
     if let Some(streaming) = asked.streaming {
         let writer = Choices::new(form, asked.params.n as usize);
-        let chunks = Chunks { head, streaming, usage, writer };
-        return Ok(events::response(submitted, chunks, service.settings.error_form));
+        return events::response(&service, prepared, Chunks::new(head, streaming, usage, writer));
     }
-    let request = submitted.requests.pop().expect("one prompt, one request");
-    let output = submitted.open.within(request.stream.finish()).await?;
+    let (mut streams, open) = prepared.start()?;
+    let stream = streams.pop().expect("one prompt, one request");
+    let output = open.within(stream.finish()).await?;
     usage.whole(&output);
-    submitted.open.generated(usage.completion_tokens);
+    open.generated(usage.completion_tokens);
     Ok(Json(form.completion(head, output, usage)).into_response())
+}
+
+/// As many tokens as an opening mark may have.
+fn end_of(prompt: &[u32]) -> &[u32] {
+    &prompt[prompt.len().saturating_sub(16)..]
 }
 
 /// What a request asks for.

@@ -5,12 +5,13 @@ use serde::Serialize;
 
 use super::answer::Head;
 use super::error::ApiError;
-use super::events::{EventWriter, Events};
+use super::event_buffer::Events;
+use super::events::EventWriter;
 use super::streaming::Streaming;
 use super::usage::Usage;
 
 /// What an API makes of the pieces of its outputs.
-pub(crate) trait ChoiceWriter: Send + Unpin + 'static {
+pub(crate) trait ChoiceWriter: Send + 'static {
     /// Whether chunks have `usage` as null where it says nothing; otherwise it is left out.
     const HAS_NULLS: bool;
 
@@ -31,41 +32,58 @@ pub(crate) trait ChoiceWriter: Send + Unpin + 'static {
 
 /// Writes a stream.
 pub(crate) struct Chunks<W> {
-    pub(crate) head: Head,
-    pub(crate) streaming: Streaming,
+    /// What all chunks begin with: see [`opening`].
+    opening: Vec<u8>,
+    streaming: Streaming,
     /// So far.
-    pub(crate) usage: Usage,
-    pub(crate) writer: W,
+    usage: Usage,
+    writer: W,
 }
 
 /// Where chunks go.
 pub(crate) struct ChunkSink<'a> {
-    head: &'a Head,
+    opening: &'a [u8],
     /// In each chunk: none where the key is left out.
     usage: Option<Option<Usage>>,
     out: &'a mut Events,
 }
 
-/// A piece of a stream.
-#[derive(Debug, Serialize)]
-struct Chunk<'a, C> {
-    #[serde(flatten)]
-    head: &'a Head,
-    choices: &'a [C],
-    #[serde(skip_serializing_if = "Option::is_none")]
-    usage: Option<Option<Usage>>,
+/// The JSON of a chunk up to its choices: the same for all chunks of an answer, each of which is a token.
+fn opening(head: &Head) -> Vec<u8> {
+    let mut json = serde_json::to_vec(head).expect("a head has text keys");
+    json.pop();
+    json.extend_from_slice(b",\"choices\":[");
+    json
 }
 
 impl ChunkSink<'_> {
     /// Sends a chunk with one choice.
     pub(crate) fn send(&mut self, choice: impl Serialize) {
-        self.out.data(&Chunk { head: self.head, choices: &[choice], usage: self.usage });
+        self.send_choices(Some(choice));
+    }
+
+    fn send_choices(&mut self, choice: Option<impl Serialize>) {
+        self.out.begin();
+        self.out.text(self.opening);
+        choice.iter().for_each(|choice| self.out.json(choice));
+        self.out.text(b"]");
+        if let Some(usage) = &self.usage {
+            self.out.text(b",\"usage\":");
+            self.out.json(usage);
+        }
+        self.out.text(b"}");
+        self.out.end();
     }
 }
 
 impl<W: ChoiceWriter> Chunks<W> {
+    /// A stream whose prompts cost as much as `usage` says.
+    pub(crate) fn new(head: Head, streaming: Streaming, usage: Usage, writer: W) -> Self {
+        Self { opening: opening(&head), streaming, usage, writer }
+    }
+
     fn delta(&mut self, place: usize, delta: Delta, out: &mut Events) {
-        let mut sink = ChunkSink { head: &self.head, usage: self.shown_usage(), out };
+        let mut sink = ChunkSink { opening: &self.opening, usage: self.shown_usage(), out };
         self.writer.begin(delta.index, &mut sink);
         self.usage.generated(delta.token_ids.len() as u64);
         sink.usage = self.shown_usage();
@@ -77,7 +95,7 @@ impl<W: ChoiceWriter> Chunks<W> {
             return self.usage.cached(output.num_cached_tokens.into());
         }
         self.usage.whole(output);
-        let mut sink = ChunkSink { head: &self.head, usage: self.shown_usage(), out };
+        let mut sink = ChunkSink { opening: &self.opening, usage: self.shown_usage(), out };
         self.writer.whole(place, output, &mut sink);
     }
 
@@ -113,8 +131,8 @@ impl<W: ChoiceWriter> EventWriter for Chunks<W> {
 
     fn end(&mut self, out: &mut Events) {
         if self.streaming.include_usage {
-            let choices: &[()] = &[];
-            out.data(&Chunk { head: &self.head, choices, usage: Some(Some(self.usage)) });
+            let usage = Some(Some(self.usage));
+            ChunkSink { opening: &self.opening, usage, out }.send_choices(None::<()>);
         }
     }
 }

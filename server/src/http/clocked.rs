@@ -4,8 +4,6 @@ use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use hyper::service::Service;
-use hyper::{Request, body::Incoming};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::write_times::WriteClock;
@@ -52,22 +50,5 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for ClockedStream<S> {
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         Pin::new(&mut self.stream).poll_shutdown(cx)
-    }
-}
-
-/// A service whose requests carry the clock of their connection.
-pub(super) struct ClockedService<S> {
-    pub(super) service: S,
-    pub(super) clock: WriteClock,
-}
-
-impl<S: Service<Request<Incoming>>> Service<Request<Incoming>> for ClockedService<S> {
-    type Response = S::Response;
-    type Error = S::Error;
-    type Future = S::Future;
-
-    fn call(&self, mut request: Request<Incoming>) -> S::Future {
-        request.extensions_mut().insert(self.clock.clone());
-        self.service.call(request)
     }
 }

@@ -7,8 +7,8 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use futures_util::future::try_join_all;
 use quire_engine::{
-    BeamSearchParams, CompletionOutput, Delta, FinishReason, Prompt, Request, RequestOutput, SamplingParams,
-    StopReason, TokenLogprobs,
+    BeamSearchParams, CompletionOutput, Delta, FinishReason, Prompt, Request, RequestOutput, RequestStream,
+    SamplingParams, StopReason, TokenLogprobs,
 };
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -46,17 +46,16 @@ pub(crate) async fn completions(
     let tenant = service.tenant(&caller);
     let mut requests = common::requests(id, asked.prompts, &asked.params, &asked.common, tenant);
     requests.iter_mut().for_each(|request| request.beam_search.clone_from(&asked.beams));
-    let submitted = service.submit(&caller, requests, asked.max_tokens).await;
-    let submitted = submitted.map_err(|error| asked.names.translate(error))?;
-    let mut usage = submitted.usage().with_details(service.settings.enable_prompt_tokens_details);
+    let prepared = service.prepare(&caller, requests, asked.max_tokens).await;
+    let prepared = prepared.map_err(|error| asked.names.translate(error))?;
+    let mut usage = prepared.usage().with_details(service.settings.enable_prompt_tokens_details);
     let head = asked.head;
     if let Some(streaming) = asked.streaming {
-        let writer = Choices::new(form, submitted.requests.len());
-        let chunks = Chunks { head, streaming, usage, writer };
-        return Ok(events::response(submitted, chunks, service.settings.error_form));
+        let writer = Choices::new(form, prepared.requests.len());
+        return events::response(&service, prepared, Chunks::new(head, streaming, usage, writer));
     }
-    let open = submitted.open;
-    let outputs = try_join_all(submitted.requests.into_iter().map(|request| request.stream.finish()));
+    let (streams, open) = prepared.start()?;
+    let outputs = try_join_all(streams.into_iter().map(RequestStream::finish));
     let mut outputs = open.within(outputs).await?;
     if asked.is_prompt_alone {
         outputs.iter_mut().flat_map(|output| &mut output.outputs).for_each(take_generated_away);

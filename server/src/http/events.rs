@@ -1,26 +1,28 @@
 //! Server-sent events made of the events of requests.
 
 use std::convert::Infallible;
-use std::future::Future;
 use std::pin::Pin;
-use std::task::{Context, Poll};
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+use std::time::Instant;
 
 use axum::body::{Body, Bytes};
-use axum::http::{HeaderValue, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 use futures_core::Stream;
-use quire_engine::{RequestEvent, RequestStream};
-use serde::Serialize;
+use parking_lot::Mutex;
+use quire_engine::{RequestEvent, RequestHandle};
 use tokio::time::Sleep;
 
+use super::connection::Connection;
 use super::error::{ApiError, ErrorForm};
-use super::service::{OpenAnswer, Submitted};
-
-/// Bytes after which a piece of the body goes out, whatever else is ready.
-const PIECE_BYTES: usize = 16 << 10;
+use super::event_buffer::Events;
+use super::service::{OpenAnswer, PreparedAnswer, Service};
+use super::stream_writer::Listener;
+use super::wire::Sent;
 
 /// Turns what the engine says of requests into events on the wire.
-pub(crate) trait EventWriter: Send + Unpin + 'static {
+pub(crate) trait EventWriter: Send + 'static {
     /// Writes what came for the request at `place`.
     fn write(&mut self, place: usize, event: RequestEvent, out: &mut Events) -> Result<(), ApiError>;
 
@@ -36,107 +38,212 @@ pub(crate) trait EventWriter: Send + Unpin + 'static {
     fn end(&mut self, out: &mut Events);
 }
 
-/// Events that have not been sent.
-#[derive(Debug, Default)]
-pub(crate) struct Events(Vec<u8>);
-
-impl Events {
-    /// Adds an event.
-    pub(crate) fn data(&mut self, value: &impl Serialize) {
-        self.0.extend_from_slice(b"data: ");
-        serde_json::to_writer(&mut self.0, value).expect("wire types have text keys, and a vector takes all");
-        self.0.extend_from_slice(b"\n\n");
-    }
-
-    fn done(&mut self) {
-        self.0.extend_from_slice(b"data: [DONE]\n\n");
-    }
-
-    /// What was added since the last call. The next piece is likely to be as long: it is not to grow from nothing.
-    fn take(&mut self) -> Bytes {
-        let next = Vec::with_capacity(self.0.len());
-        Bytes::from(std::mem::replace(&mut self.0, next))
-    }
-}
-
-/// A response that streams until all requests have ended. Dropping it, as a lost connection does, gives them up.
-pub(crate) fn response(submitted: Submitted, writer: impl EventWriter, error_form: ErrorForm) -> Response {
-    let Submitted { requests, open } = submitted;
-    let streams = requests.into_iter().map(|request| Some(request.stream)).collect();
+/// Starts requests, and answers with a stream until all have ended. Dropping it, as a lost connection does, gives them up.
+///
+/// # Errors
+///
+/// What the engine has come to.
+pub(crate) fn response(
+    service: &Service,
+    prepared: PreparedAnswer,
+    writer: impl EventWriter,
+) -> Result<Response, ApiError> {
+    let PreparedAnswer { requests, open } = prepared;
     let deadline = open.deadline().map(|deadline| Box::pin(tokio::time::sleep_until(deadline.into())));
-    let events =
-        EventStream { streams, writer, out: Events::default(), error_form, open: Some(open), deadline };
-    let mut response = Response::new(Body::from_stream(events));
+    let answer = Arc::new(StreamedAnswer::new(writer, open, requests.len(), service.settings.error_form));
+    let sinks = service.stream_writer.sinks(Arc::clone(&answer) as _);
+    // Where one cannot be started, the others are given up with the body.
+    let body = AnswerBody { answer: Arc::clone(&answer), deadline };
+    for (place, (request, sink)) in requests.into_iter().zip(sinks).enumerate() {
+        answer.hold(place, request.start_into(sink)?);
+    }
+    let mut response = Response::new(Body::from_stream(body));
     let headers = response.headers_mut();
     headers.insert(header::CONTENT_TYPE, HeaderValue::from_static("text/event-stream; charset=utf-8"));
     headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
     // Proxies that collect a body before they pass it on are told not to.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
-    response
+    Ok(response)
 }
 
-struct EventStream<W> {
-    streams: Vec<Option<RequestStream>>,
+/// An answer that is streamed: the thread that writes it, and the connection that it goes out over, share it.
+struct StreamedAnswer<W>(Mutex<State<W>>);
+
+struct State<W> {
     writer: W,
-    out: Events,
     error_form: ErrorForm,
+    /// What has not been sent.
+    out: Events,
+    /// When that came about, a moment for each piece of an output.
+    moments: Vec<Instant>,
+    requests: Vec<RequestState>,
+    num_running: usize,
     /// None after the last event.
     open: Option<OpenAnswer>,
-    /// When the answer must have ended, if it must.
-    deadline: Option<Pin<Box<Sleep>>>,
+    connection: Option<Connection>,
+    /// The connection's task, where it waits for something to send.
+    task: Option<Waker>,
 }
 
-impl<W: EventWriter> EventStream<W> {
-    /// Writes all events that are there.
-    fn gather(&mut self, cx: &mut Context<'_>) -> Result<(), ApiError> {
-        let is_late = self.deadline.as_mut().is_some_and(|deadline| deadline.as_mut().poll(cx).is_ready());
-        if let Some(open) = self.open.as_ref().filter(|_| is_late) {
-            return Err(open.too_late());
+enum RequestState {
+    /// Its handle is on its way.
+    Started,
+    Running(RequestHandle),
+    Ended,
+}
+
+impl<W: EventWriter> StreamedAnswer<W> {
+    fn new(writer: W, open: OpenAnswer, num_requests: usize, error_form: ErrorForm) -> Self {
+        Self(Mutex::new(State {
+            writer,
+            error_form,
+            out: Events::default(),
+            moments: Vec::new(),
+            requests: (0..num_requests).map(|_| RequestState::Started).collect(),
+            num_running: num_requests,
+            connection: open.connection().cloned(),
+            open: Some(open),
+            task: None,
+        }))
+    }
+
+    /// Keeps a request, unless it has ended already; where the answer has, it is given up.
+    fn hold(&self, place: usize, handle: RequestHandle) {
+        match self.0.lock().requests.get_mut(place) {
+            Some(slot @ RequestState::Started) => *slot = RequestState::Running(handle),
+            Some(RequestState::Running(_) | RequestState::Ended) => handle.end(),
+            None => drop(handle),
         }
-        for (place, slot) in self.streams.iter_mut().enumerate() {
-            while let Some(stream) = slot
-                && self.out.0.len() < PIECE_BYTES
-            {
-                match stream.poll_next(cx) {
-                    Poll::Ready(Some(event)) => {
-                        let num_tokens = self.writer.num_tokens(&event);
-                        if let Some(open) = self.open.as_ref().filter(|_| num_tokens > 0) {
-                            open.generated(num_tokens);
-                            open.handed_on(stream.moment());
-                        }
-                        self.writer.write(place, event, &mut self.out)?;
-                    }
-                    Poll::Ready(None) => *slot = None,
-                    Poll::Pending => break,
-                }
+    }
+
+    /// Changes the state, and wakes the connection's task where it has something to do.
+    fn change(&self, change: impl FnOnce(&mut State<W>)) {
+        let mut state = self.0.lock();
+        change(&mut state);
+        let woken = if state.is_sent() { None } else { state.task.take() };
+        drop(state);
+        woken.into_iter().for_each(Waker::wake);
+    }
+}
+
+impl<W: EventWriter> Listener for StreamedAnswer<W> {
+    fn take(&self, place: usize, event: RequestEvent, moment: Instant) {
+        self.change(|state| state.take(place, event, moment));
+    }
+
+    fn fail(&self) {
+        let error = ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "writing the answer panicked");
+        self.change(|state| {
+            state.out.cut();
+            state.fail(&error);
+        });
+    }
+}
+
+impl<W: EventWriter> State<W> {
+    /// Writes an event down.
+    fn take(&mut self, place: usize, event: RequestEvent, moment: Instant) {
+        let Some(open) = &self.open else { return };
+        let num_tokens = self.writer.num_tokens(&event);
+        if num_tokens > 0 {
+            open.generated(num_tokens);
+            self.moments.push(moment);
+        }
+        if event.is_end() {
+            self.end_request(place);
+        }
+        match self.writer.write(place, event, &mut self.out) {
+            Err(error) => self.fail(&error),
+            Ok(()) if self.num_running == 0 => {
+                self.writer.end(&mut self.out);
+                self.finish();
             }
+            Ok(()) => {}
         }
-        Ok(())
+    }
+
+    fn end_request(&mut self, place: usize) {
+        self.num_running -= 1;
+        let before = std::mem::replace(&mut self.requests[place], RequestState::Ended);
+        if let RequestState::Running(handle) = before {
+            handle.end();
+        }
+    }
+
+    /// Sends what was written past HTTP, if that may be. False where HTTP has to do something: the end of an answer is the
+    /// end of its body.
+    fn is_sent(&mut self) -> bool {
+        if self.open.is_none() {
+            return false;
+        }
+        if self.out.is_empty() {
+            return true;
+        }
+        let Some(connection) = &self.connection else { return false };
+        let sent = self.out.send(|chunk| connection.send(chunk, &self.moments));
+        if sent != Sent::Not {
+            self.moments.clear();
+        }
+        sent == Sent::All
+    }
+
+    /// An error as the last event.
+    fn fail(&mut self, error: &ApiError) {
+        if self.open.is_some() {
+            self.out.data(&error.to_json(self.error_form));
+            self.finish();
+        }
     }
 
     /// Nothing comes after this.
     fn finish(&mut self) {
         self.out.done();
-        self.streams.clear();
+        self.close();
+    }
+
+    /// Ends the answer, and gives up what still runs.
+    fn close(&mut self) {
+        self.requests.clear();
         self.open = None;
     }
 }
 
-impl<W: EventWriter> Stream for EventStream<W> {
+/// The body of the answer, as far as HTTP sends it.
+struct AnswerBody<W: EventWriter> {
+    answer: Arc<StreamedAnswer<W>>,
+    /// When the answer must have ended, if it must.
+    deadline: Option<Pin<Box<Sleep>>>,
+}
+
+impl<W: EventWriter> Stream for AnswerBody<W> {
     type Item = Result<Bytes, Infallible>;
 
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let this = self.get_mut();
-        if this.open.is_none() {
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let is_late = self.deadline.as_mut().is_some_and(|deadline| deadline.as_mut().poll(cx).is_ready());
+        let state = &mut *self.answer.0.lock();
+        if let Some(error) = state.open.as_ref().filter(|_| is_late).map(OpenAnswer::too_late) {
+            state.fail(&error);
+        }
+        if !state.out.is_empty() {
+            if let Some(connection) = &state.connection {
+                connection.hand_on(state.moments.drain(..));
+            }
+            return Poll::Ready(Some(Ok(state.out.take())));
+        }
+        if state.open.is_none() {
+            state.connection.iter().for_each(Connection::end);
             return Poll::Ready(None);
         }
-        if let Err(error) = this.gather(cx) {
-            this.out.data(&error.to_json(this.error_form));
-            this.finish();
-        } else if this.streams.iter().all(Option::is_none) {
-            this.writer.end(&mut this.out);
-            this.finish();
-        }
-        if this.out.0.is_empty() { Poll::Pending } else { Poll::Ready(Some(Ok(this.out.take()))) }
+        state.task = Some(cx.waker().clone());
+        state.connection.iter().for_each(Connection::wait);
+        Poll::Pending
+    }
+}
+
+impl<W: EventWriter> Drop for AnswerBody<W> {
+    fn drop(&mut self) {
+        let mut state = self.answer.0.lock();
+        state.close();
+        state.connection.iter().for_each(Connection::end);
     }
 }

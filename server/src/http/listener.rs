@@ -1,6 +1,7 @@
 //! Connections.
 
 use std::io;
+use std::pin::Pin;
 use std::time::Duration;
 
 use axum::Router;
@@ -14,8 +15,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::TlsAcceptor;
 
-use super::clocked::{ClockedService, ClockedStream};
-use super::write_times::{WriteClock, WriteTimes};
+use super::clocked::ClockedStream;
+use super::connection::{ConnectedService, Connection};
+use super::wire::Wire;
+use super::write_times::WriteTimes;
 
 /// How long a client may take to send the head of a request, and to begin the next one.
 const HEAD_TIMEOUT: Duration = Duration::from_secs(30);
@@ -65,17 +68,26 @@ impl Listening {
     async fn answer(self, stream: TcpStream, watcher: Watcher) {
         // A token is worth a packet.
         let _ = stream.set_nodelay(true);
-        let mut stream = TimeoutStream::new(stream);
-        stream.set_write_timeout(Some(self.write_timeout));
-        let stream = Box::pin(stream);
         let clock = self.write_times.clock();
-        let Some(tls) = self.tls else { return talk(stream, self.router, clock, watcher).await };
-        match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
-            Ok(Ok(stream)) => talk(stream, self.router, clock, watcher).await,
+        let Some(tls) = self.tls else {
+            let (wire, stream) = Wire::of(stream);
+            let connection = Connection { clock, wire: Some(wire) };
+            return talk(patient(stream, self.write_timeout), self.router, connection, watcher).await;
+        };
+        let connection = Connection { clock, wire: None };
+        match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(patient(stream, self.write_timeout))).await {
+            Ok(Ok(stream)) => talk(stream, self.router, connection, watcher).await,
             Ok(Err(error)) => tracing::debug!(target: "quire::server", "a handshake failed: {error}"),
             Err(_) => tracing::debug!(target: "quire::server", "a handshake took too long"),
         }
     }
+}
+
+/// A stream whose writes fail when nothing is taken for that long.
+fn patient<S: AsyncRead + AsyncWrite>(stream: S, write_timeout: Duration) -> Pin<Box<TimeoutStream<S>>> {
+    let mut stream = TimeoutStream::new(stream);
+    stream.set_write_timeout(Some(write_timeout));
+    Box::pin(stream)
 }
 
 /// Answers what comes over one connection. A client that leaves is no error: what it waited for is given up with the
@@ -83,14 +95,15 @@ impl Listening {
 async fn talk(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     router: Router,
-    clock: WriteClock,
+    connection: Connection,
     watcher: Watcher,
 ) {
     let mut http = http1::Builder::new();
     http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
-    let service = ClockedService { service: TowerToHyperService::new(router), clock: clock.clone() };
-    let connection = http.serve_connection(TokioIo::new(ClockedStream { stream, clock }), service);
-    if let Err(error) = watcher.watch(connection).await {
+    let stream = ClockedStream { stream, clock: connection.clock.clone() };
+    let service = ConnectedService { service: TowerToHyperService::new(router), connection };
+    let answering = http.serve_connection(TokioIo::new(stream), service);
+    if let Err(error) = watcher.watch(answering).await {
         tracing::debug!(target: "quire::server", "a connection ended: {error}");
     }
 }

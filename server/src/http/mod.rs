@@ -2,7 +2,8 @@
 //!
 //! A request's way: [`routes`] → [`body`] (a JSON object) → `completions` or `chat` (what is asked for; everything a
 //! client can get wrong is refused here) → [`service`] (checked as a whole, then queued) → the engine → one JSON object
-//! ([`answer`]), or [`events`] as they come ([`chunks`]). A dropped connection drops the streams of its requests, which gives them up.
+//! ([`answer`]), or [`events`] as they come ([`chunks`]), which a [`stream_writer`] writes and sends past HTTP where it can ([`wire`]). A dropped
+//! connection drops the requests of its answer, which gives them up.
 
 mod answer;
 mod api;
@@ -15,10 +16,12 @@ mod chunks;
 mod clocked;
 mod common;
 mod completions;
+mod connection;
 mod conversation;
 mod cors;
 mod debug;
 mod error;
+mod event_buffer;
 mod events;
 mod field_names;
 mod lifecycle;
@@ -26,6 +29,7 @@ mod limits;
 pub(crate) mod listener;
 mod live;
 mod logprobs;
+mod memory;
 mod message;
 mod metrics;
 mod pace;
@@ -39,12 +43,14 @@ mod server;
 mod service;
 mod settings;
 mod status;
+mod stream_writer;
 mod streaming;
 pub(crate) mod tls;
 mod tokens;
 pub(crate) mod tools;
 mod usage;
 pub(crate) mod watchdog;
+mod wire;
 mod write_times;
 
 #[cfg(test)]

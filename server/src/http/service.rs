@@ -6,19 +6,21 @@ use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 use axum::http::StatusCode;
 use parking_lot::Mutex;
-use quire_engine::{EngineClient, Prompt, Request, RequestStream};
+use quire_engine::{EngineClient, PreparedRequest, Prompt, Request, RequestStream};
 
 use super::body::Body;
 use super::caller::Caller;
+use super::connection::Connection;
 use super::error::ApiError;
 use super::lifecycle::{Lifecycle, OpenRequest};
 use super::limits::{KeyGuard, KeyUse};
 use super::pace::Pace;
 use super::response_counts::ResponseCounts;
 use super::settings::HttpSettings;
+use super::stream_writer::StreamWriter;
 use super::usage::Usage;
 use super::watchdog::Watchdog;
-use super::write_times::{WriteClock, WriteTimes};
+use super::write_times::WriteTimes;
 
 /// The state behind the routes.
 pub(crate) struct Service {
@@ -30,6 +32,7 @@ pub(crate) struct Service {
     pub(crate) pace: Pace,
     pub(crate) responses: ResponseCounts,
     pub(crate) write_times: WriteTimes,
+    pub(crate) stream_writer: StreamWriter,
     keys: KeyUse,
     /// Fields without effect that were warned of already.
     warned: Mutex<BTreeSet<String>>,
@@ -38,9 +41,9 @@ pub(crate) struct Service {
 /// Fields without effect that are remembered: a client may make up any number of names.
 const MAX_WARNED: usize = 256;
 
-/// Requests that the engine has taken, in the order of their prompts.
-pub(crate) struct Submitted {
-    pub(crate) requests: Vec<SubmittedRequest>,
+/// Requests that were found right, in the order of their prompts, and are not queued yet.
+pub(crate) struct PreparedAnswer {
+    pub(crate) requests: Vec<PreparedRequest>,
     pub(crate) open: OpenAnswer,
 }
 
@@ -51,14 +54,23 @@ pub(crate) struct OpenAnswer {
     _open: OpenRequest,
     key: KeyGuard,
     deadline: Option<(Instant, Duration)>,
-    /// The clock of the connection that it goes out over.
-    write_clock: Option<WriteClock>,
+    connection: Option<Connection>,
 }
 
-impl Submitted {
+impl PreparedAnswer {
     /// What their prompts cost.
     pub(crate) fn usage(&self) -> Usage {
-        Usage::of_prompt(self.requests.iter().map(|request| request.num_prompt_tokens).sum())
+        Usage::of_prompt(self.requests.iter().map(|request| request.prompt().len() as u64).sum())
+    }
+
+    /// Queues them all: an answer that comes in one piece waits for their streams.
+    ///
+    /// # Errors
+    ///
+    /// What the engine has come to.
+    pub(crate) fn start(self) -> Result<(Vec<RequestStream>, OpenAnswer), ApiError> {
+        let streams = self.requests.into_iter().map(PreparedRequest::start).collect::<Result<_, _>>()?;
+        Ok((streams, self.open))
     }
 }
 
@@ -68,11 +80,9 @@ impl OpenAnswer {
         self.key.charge(num_tokens);
     }
 
-    /// Notes that a piece of that moment is about to be written.
-    pub(crate) fn handed_on(&self, moment: Option<Instant>) {
-        if let (Some(clock), Some(moment)) = (&self.write_clock, moment) {
-            clock.handed_on(moment);
-        }
+    /// The connection that it goes out over.
+    pub(crate) fn connection(&self) -> Option<&Connection> {
+        self.connection.as_ref()
     }
 
     /// When the answer must have ended.
@@ -106,14 +116,6 @@ impl OpenAnswer {
     }
 }
 
-/// One of them.
-pub(crate) struct SubmittedRequest {
-    pub(crate) stream: RequestStream,
-    pub(crate) num_prompt_tokens: u64,
-    /// The last tokens of its prompt.
-    pub(crate) prompt_end: Vec<u32>,
-}
-
 impl Service {
     pub(crate) fn new(engine: Arc<dyn EngineClient>, settings: HttpSettings) -> Self {
         let (step_deadline, keys) = (settings.step_deadline, KeyUse::new(settings.key_limits));
@@ -126,6 +128,7 @@ impl Service {
             pace: Pace::default(),
             responses: ResponseCounts::default(),
             write_times: WriteTimes::default(),
+            stream_writer: StreamWriter::default(),
             keys,
             warned: Mutex::default(),
         }
@@ -171,32 +174,26 @@ impl Service {
         self.settings.keys_are_tenants.then(|| format!("key-{}", caller.key.0))
     }
 
-    /// Checks all requests, then queues them: one that is wrong leaves nothing behind. `max_tokens` is what the client
-    /// wrote itself, if it did.
-    pub(crate) async fn submit(
+    /// Checks all requests, and queues none. `max_tokens` is what the client wrote itself, if it did.
+    pub(crate) async fn prepare(
         &self,
         caller: &Caller,
         requests: Vec<Request>,
         max_tokens: Option<u64>,
-    ) -> Result<Submitted, ApiError> {
+    ) -> Result<PreparedAnswer, ApiError> {
         let now = Instant::now();
         let deadline = caller.timeout()?.and_then(|timeout| Some((now.checked_add(timeout)?, timeout)));
         let open = self.lifecycle.open()?;
         let key = self.keys.open(caller.key, now)?;
-        let open = OpenAnswer { _open: open, key, deadline, write_clock: caller.write_clock.clone() };
-        let mut checked = Vec::with_capacity(requests.len());
+        let mut prepared = Vec::with_capacity(requests.len());
         for request in requests {
-            checked.push(self.check(request, max_tokens).await?);
+            let request = self.engine.prepare(request).await.map_err(|error| self.refusal(error))?;
+            self.check_context(request.prompt().len() as u64, max_tokens)?;
+            prepared.push(request);
         }
-        let mut requests = Vec::with_capacity(checked.len());
-        for request in checked {
-            let num_prompt_tokens = num_tokens(&request.prompt);
-            let prompt_end = end_of(&request.prompt);
-            let stream = self.engine.submit(request).await.map_err(|error| self.refusal(error))?;
-            open.key.charge(num_prompt_tokens);
-            requests.push(SubmittedRequest { stream, num_prompt_tokens, prompt_end });
-        }
-        Ok(Submitted { requests, open })
+        key.charge(prepared.iter().map(|request| request.prompt().len() as u64).sum());
+        let open = OpenAnswer { _open: open, key, deadline, connection: caller.connection.clone() };
+        Ok(PreparedAnswer { requests: prepared, open })
     }
 
     /// Checks a request, and queues nothing. It comes back with its prompt as tokens; `max_tokens` is what the client wrote
@@ -226,14 +223,6 @@ impl Service {
             "this model's maximum context length is {context} tokens, the request has {total} ({num_prompt_tokens} in the prompt, {asked} in the completion): shorten the prompt or lower max_tokens"
         );
         Err(ApiError::bad_field("max_tokens", message))
-    }
-}
-
-/// As many tokens as an opening mark may have.
-fn end_of(prompt: &Prompt) -> Vec<u32> {
-    match prompt {
-        Prompt::TokenIds(token_ids) => token_ids[token_ids.len().saturating_sub(16)..].to_vec(),
-        Prompt::Text(_) | Prompt::Chat(_) => Vec::new(),
     }
 }
 

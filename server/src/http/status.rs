@@ -8,6 +8,7 @@ use axum::http::StatusCode;
 use serde_json::{Value, json};
 
 use super::error::ApiError;
+use super::memory;
 use super::service::Service;
 
 /// `GET /health`: whether the process serves at all.
@@ -79,11 +80,15 @@ fn model_card(service: &Service, name: &str) -> Value {
     })
 }
 
-/// `GET /v1/effective`: every setting in force, and where it came from.
+/// `GET /v1/effective`: every setting in force, and where it came from; the memory sum.
 pub(crate) async fn effective(State(service): State<Arc<Service>>) -> Json<Value> {
     let lines = service.engine.config().map(|config| config.lines()).unwrap_or_default();
     let settings = lines.into_iter().map(|(name, value, source)| {
         (name.to_owned(), json!({ "value": value, "source": source.to_string() }))
     });
-    Json(json!({ "settings": Value::Object(settings.collect()), "stats": service.engine.stats() }))
+    Json(json!({
+        "settings": Value::Object(settings.collect()),
+        "memory": service.engine.memory().map(memory::sum),
+        "stats": service.engine.stats(),
+    }))
 }

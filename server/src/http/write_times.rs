@@ -43,20 +43,24 @@ impl WriteTimes {
 }
 
 impl WriteClock {
-    /// A piece goes on its way that is of that moment.
-    pub(crate) fn handed_on(&self, moment: Instant) {
-        self.unwritten.lock().push(moment);
+    /// Pieces go on their way that are of those moments.
+    pub(crate) fn handed_on(&self, moments: impl Iterator<Item = Instant>) {
+        self.unwritten.lock().extend(moments);
     }
 
     /// All that was handed on lies in the socket.
     pub(crate) fn written(&self) {
         let mut unwritten = self.unwritten.lock();
-        if unwritten.is_empty() {
-            return;
+        self.sent(&unwritten);
+        unwritten.clear();
+    }
+
+    /// Pieces of those moments lie in the socket.
+    pub(crate) fn sent(&self, moments: &[Instant]) {
+        if !moments.is_empty() {
+            let (now, mut times) = (Instant::now(), self.times.0.lock());
+            moments.iter().for_each(|moment| times.observe((now - *moment).as_secs_f64()));
         }
-        let now = Instant::now();
-        let mut times = self.times.0.lock();
-        unwritten.drain(..).for_each(|moment| times.observe((now - moment).as_secs_f64()));
     }
 }
 
@@ -68,7 +72,7 @@ mod tests {
     fn a_piece_counts_once_it_is_written() {
         let times = WriteTimes::default();
         let clocks = [times.clock(), times.clock()];
-        clocks.iter().for_each(|clock| clock.handed_on(Instant::now()));
+        clocks.iter().for_each(|clock| clock.handed_on([Instant::now()].into_iter()));
         assert_eq!(times.histogram().count(), 0);
         clocks[0].written();
         clocks[0].written();

@@ -55,6 +55,12 @@ fn flags_may_come_from_a_file() {
     run(&["serve", "--config", &file.display().to_string()], "")
         .refused(&["serve.yaml", "did you mean port?"]);
     run(&["serve", "--enable-lora"], "").refused(&["--enable-lora is not built"]);
+    let traces = run(&["serve", "--port", "0", "--otlp-traces-endpoint", "grpc://localhost:4317"], "");
+    if cfg!(feature = "otlp") {
+        traces.refused(&["expected http://HOST:PORT/v1/traces"]);
+    } else {
+        traces.refused(&["build with --features otlp"]);
+    }
     run(&["serve", "--ssl-certfile", "/nonexistent"], "").refused(&["--ssl-keyfile"]);
     run(&["serve", "--port", "0", "--ssl-certfile", "/nonexistent", "--ssl-keyfile", "/nonexistent"], "")
         .refused(&["/nonexistent: "]);
@@ -145,4 +151,20 @@ fn a_server_can_be_watched_in_a_terminal() {
         .failed(1, &["the server does not answer: status 401", "an API key is missing"]);
     run(&["top", "https://host"], "").refused(&["expected http://HOST:PORT"]);
     server.end_well();
+}
+
+#[test]
+fn what_memory_is_for_is_told_as_it_was_planned() {
+    let server = Server::start(&["--swap-space", "0.001"]);
+    let memory = server.ask("GET /v1/effective", "")["memory"].clone();
+    let bytes = |name: &str| memory[name].as_u64().unwrap_or_else(|| panic!("{name} of {memory}"));
+    let parts = ["weights_bytes", "kv_cache_bytes", "scratch_bytes", "row_state_bytes", "graphs_bytes"];
+    assert_eq!(parts.map(bytes).iter().sum::<u64>(), bytes("total_bytes"));
+    assert_eq!(bytes("num_blocks") * bytes("block_bytes"), bytes("kv_cache_bytes"));
+    assert_eq!(bytes("weights_bytes"), bytes("loaded_weights_bytes"), "the plan was right");
+    assert!(bytes("swap_bytes") > 0 && bytes("total_bytes") < bytes("device_bytes"), "{memory}");
+    let log = server.end_well();
+    let blocks = format!("{} blocks of ", memory["num_blocks"]);
+    let line = log.lines().find(|line| line.contains("kv cache ")).expect("the start-up report");
+    assert!(line.contains(&blocks), "{line}");
 }

@@ -75,7 +75,7 @@ pub(crate) const ROUTES: &[Route] = &[
     Route::get(
         "/v1/effective",
         || get(status::effective),
-        "Every setting in force with its source, and counters.",
+        "Every setting in force with its source, the memory sum, and counters.",
         Answer::Json(answers::effective),
     ),
     Route::get(

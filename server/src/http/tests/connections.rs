@@ -123,6 +123,25 @@ async fn br_41_a_client_that_leaves_the_queue_never_runs() {
 }
 
 #[tokio::test]
+async fn a_client_that_closes_its_half_has_left() {
+    let served = Served::new().await;
+    served.rig.control.set_delay(Duration::from_millis(5));
+    for is_streamed in [true, false] {
+        let body = json!({"prompt": "ab", "max_tokens": 150, "ignore_eos": true, "stream": is_streamed});
+        let mut client = served.send("/v1/completions", body).await;
+        served.rig.until(|stats| stats.num_running == 1).await;
+        client.shutdown().await.expect("its half");
+        served.rig.idle().await;
+        let mut answer = String::new();
+        client.read_to_string(&mut answer).await.expect("the end");
+        assert!(!answer.contains("[DONE]") && !answer.contains("usage\":{"), "{answer}");
+    }
+    assert_eq!(served.rig.service.engine.stats().num_finished[&FinishReason::Abort], 2);
+    served.rig.control.set_delay(Duration::ZERO);
+    served.rig.check_alive().await;
+}
+
+#[tokio::test]
 async fn a_server_that_ends_finishes_what_it_answers() {
     let served = Served::new().await;
     served.rig.control.set_delay(Duration::from_millis(5));

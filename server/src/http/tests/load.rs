@@ -53,6 +53,22 @@ async fn many_clients_may_connect_before_one_is_accepted() {
     served.rig.check_alive().await;
 }
 
+#[tokio::test]
+async fn older_clients_get_no_chunks() {
+    let served = Served::of(Rig::new()).await;
+    served.rig.control.set_delay(Duration::from_millis(2));
+    let mut connection = served.connect().await;
+    let body = r#"{"prompt": "a", "stream": true, "max_tokens": 100}"#;
+    let head = "POST /v1/completions HTTP/1.0\r\nContent-Type: application/json\r\n";
+    let request = format!("{head}Content-Length: {}\r\n\r\n{body}", body.len());
+    connection.write_all(request.as_bytes()).await.expect("sent");
+    let mut answer = String::new();
+    connection.read_to_string(&mut answer).await.expect("answered");
+    let (_, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+    assert!(body.split_terminator("\n\n").all(|event| event.starts_with("data: ")), "{body}");
+    assert!(body.ends_with("data: [DONE]\n\n"), "{body}");
+}
+
 /// Requests over one connection: the pieces that came.
 async fn stream(served: &Served, place: usize) -> usize {
     let mut connection = served.connect().await;
@@ -65,9 +81,26 @@ async fn stream(served: &Served, place: usize) -> usize {
         connection.write_all(request.as_bytes()).await.expect("sent");
         let answer = read_answer(&mut connection).await;
         assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
-        num_pieces += answer.matches("\"choices\"").count();
+        let (_, body) = answer.split_once("\r\n\r\n").expect("a head and a body");
+        num_pieces += unchunked(body).matches("\"choices\"").count();
     }
     num_pieces
+}
+
+/// The body that chunks are made of; each holds whole events.
+fn unchunked(mut chunks: &str) -> String {
+    let mut body = String::new();
+    loop {
+        let (size, rest) = chunks.split_once("\r\n").expect("a size");
+        let (chunk, rest) = rest.split_at(usize::from_str_radix(size, 16).expect("hexadecimal digits"));
+        chunks = rest.strip_prefix("\r\n").expect("the end of a chunk");
+        if chunk.is_empty() {
+            assert_eq!(chunks, "");
+            return body;
+        }
+        assert!(chunk.starts_with("data: ") && chunk.ends_with("\n\n"), "{chunk}");
+        body.push_str(chunk);
+    }
 }
 
 /// To the end of a body in chunks.

@@ -1,0 +1,188 @@
+//! Threads that write streams: what the engine says goes there, and its own thread goes on.
+
+use std::num::NonZero;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::thread;
+use std::time::Instant;
+
+use parking_lot::{Condvar, Mutex};
+use quire_engine::{Error, EventSink, RequestEvent};
+
+/// Most threads.
+const MAX_THREADS: usize = 4;
+
+/// Who is told of the events of requests, on one of these threads.
+pub(crate) trait Listener: Send + Sync + 'static {
+    /// Takes an event of the request at `place`.
+    fn take(&self, place: usize, event: RequestEvent, moment: Instant);
+
+    /// It has panicked: what it serves is to end with an error.
+    fn fail(&self);
+}
+
+/// Threads with a queue each. They end when this is dropped and their queues are empty.
+#[derive(Debug)]
+pub(crate) struct StreamWriter {
+    queues: Vec<Arc<Queue>>,
+    /// Listeners are spread over the threads in turn.
+    next: AtomicUsize,
+}
+
+#[derive(Debug, Default)]
+struct Queue {
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    items: Vec<Item>,
+    has_ended: bool,
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State").field("num_items", &self.items.len()).finish_non_exhaustive()
+    }
+}
+
+struct Item {
+    listener: Arc<dyn Listener>,
+    place: usize,
+    event: RequestEvent,
+    moment: Instant,
+}
+
+impl Default for StreamWriter {
+    fn default() -> Self {
+        // One can write some hundred thousand tokens a second; it shares processors with the engine.
+        let num_processors = thread::available_parallelism().map_or(1, NonZero::get);
+        let num_threads = (num_processors / 4).clamp(1, MAX_THREADS);
+        let queues: Vec<_> = (0..num_threads).map(|_| Arc::<Queue>::default()).collect();
+        for queue in &queues {
+            let queue = Arc::clone(queue);
+            let run = move || queue.run();
+            thread::Builder::new()
+                .name("quire-streams".to_owned())
+                .spawn(run)
+                .expect("the system has threads");
+        }
+        Self { queues, next: AtomicUsize::new(0) }
+    }
+}
+
+impl StreamWriter {
+    /// Sinks that lead to a listener on one of the threads: one for each request, in their order.
+    pub(crate) fn sinks(&self, listener: Arc<dyn Listener>) -> impl Iterator<Item = Box<dyn EventSink>> {
+        let queue = Arc::clone(&self.queues[self.next.fetch_add(1, Ordering::Relaxed) % self.queues.len()]);
+        (0..).map(move |place| -> Box<dyn EventSink> {
+            let (queue, listener) = (Arc::clone(&queue), Arc::clone(&listener));
+            Box::new(QueuedSink { queue, listener, place, has_ended: false })
+        })
+    }
+}
+
+impl Drop for StreamWriter {
+    fn drop(&mut self) {
+        for queue in &self.queues {
+            queue.state.lock().has_ended = true;
+            queue.changed.notify_one();
+        }
+    }
+}
+
+impl Queue {
+    fn push(&self, item: Item) {
+        let mut state = self.state.lock();
+        state.items.push(item);
+        // The thread takes all that is there at once: it hears of the first.
+        if state.items.len() == 1 {
+            drop(state);
+            self.changed.notify_one();
+        }
+    }
+
+    fn run(&self) {
+        let mut items = Vec::new();
+        while self.wait(&mut items) {
+            for Item { listener, place, event, moment } in items.drain(..) {
+                let take = AssertUnwindSafe(|| listener.take(place, event, moment));
+                if catch_unwind(take).is_err() {
+                    listener.fail();
+                }
+            }
+        }
+    }
+
+    /// Waits for something to do; false at the end.
+    fn wait(&self, items: &mut Vec<Item>) -> bool {
+        let mut state = self.state.lock();
+        while state.items.is_empty() && !state.has_ended {
+            self.changed.wait(&mut state);
+        }
+        std::mem::swap(&mut state.items, items);
+        !items.is_empty()
+    }
+}
+
+/// The events of one request, on their way to a thread.
+struct QueuedSink {
+    queue: Arc<Queue>,
+    listener: Arc<dyn Listener>,
+    place: usize,
+    has_ended: bool,
+}
+
+impl EventSink for QueuedSink {
+    fn send_at(&mut self, event: RequestEvent, moment: Instant) {
+        self.has_ended |= event.is_end();
+        let (listener, place) = (Arc::clone(&self.listener), self.place);
+        self.queue.push(Item { listener, place, event, moment });
+    }
+}
+
+impl Drop for QueuedSink {
+    fn drop(&mut self) {
+        if !self.has_ended {
+            self.send(RequestEvent::Failed(Error::Stopped {
+                reason: "the engine's thread has ended".into(),
+            }));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+
+    use super::*;
+
+    /// Tells what it was told, and panics at the first piece.
+    struct Clumsy(Mutex<mpsc::Sender<String>>);
+
+    impl Listener for Clumsy {
+        fn take(&self, place: usize, event: RequestEvent, _: Instant) {
+            assert!(event.is_end(), "a piece is too much");
+            self.0.lock().send(format!("{place} has ended")).expect("somebody listens");
+        }
+
+        fn fail(&self) {
+            self.0.lock().send("failed".to_owned()).expect("somebody listens");
+        }
+    }
+
+    #[test]
+    fn br_42_a_panic_while_writing_is_told_and_ends_nobody_else() {
+        let writer = StreamWriter::default();
+        let (said, heard) = mpsc::channel();
+        let sinks = writer.sinks(Arc::new(Clumsy(Mutex::new(said)))).take(2);
+        let mut sinks: Vec<_> = sinks.collect();
+        sinks[0].send(RequestEvent::Delta(Default::default()));
+        drop(writer);
+        drop(sinks);
+        let all: Vec<_> = heard.into_iter().collect();
+        assert_eq!(all, ["failed", "0 has ended", "1 has ended"]);
+    }
+}
