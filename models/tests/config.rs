@@ -125,6 +125,98 @@ fn biases_follow_from_the_architecture() {
 }
 
 #[test]
+fn what_an_architecture_does_not_read_changes_nothing() {
+    let strays = json!({
+        "attention_multiplier": 2.0, "embedding_multiplier": 3.0, "residual_multiplier": 0.5, "logits_scaling": 4.0,
+        "query_pre_attn_scalar": 7, "attn_logit_softcapping": 5.0, "final_logit_softcapping": 5.0,
+        "hidden_activation": "gelu_pytorch_tanh", "norm_topk_prob": true, "moe_intermediate_size": 3,
+        "shared_expert_intermediate_size": 3, "qkv_bias": true, "rope_local_base_freq": 77.0, "mlp_only_layers": [0],
+    });
+    let with = |model: TinyModel| {
+        let mut config = model.config_json();
+        config.extend(object(strays.clone()));
+        ModelConfig { raw: model.config_json(), ..ModelConfig::from_json(&config).unwrap() }
+    };
+    for model in [TinyModel::llama(), TinyModel::qwen2()] {
+        assert_eq!(with(model.clone()), read(&model).unwrap());
+    }
+    let mut mistral = TinyModel::llama();
+    mistral.architecture = "MistralForCausalLM";
+    let biased = mistral.with_config("attention_bias", true).with_config("mlp_bias", true);
+    let config = read(&biased).unwrap();
+    assert!(!(config.qkv_bias || config.output_bias || config.mlp_bias), "they have none");
+}
+
+#[test]
+fn what_the_reference_assumes_need_not_be_said() {
+    let mut config = TinyModel::qwen2().config_json();
+    config.remove("max_position_embeddings");
+    assert_eq!(ModelConfig::from_json(&config).unwrap().max_position_embeddings, 32_768);
+}
+
+#[test]
+fn rope_scaling_goes_before_rope_parameters() {
+    let yarn = json!({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32});
+    let parameters = json!({"rope_type": "default", "rope_theta": 777.0});
+    let both = |scaling: Value| {
+        TinyModel::llama()
+            .with_config("rope_parameters", parameters.clone())
+            .with_config("rope_scaling", scaling)
+    };
+    let mut config = both(yarn.clone()).config_json();
+    config.remove("rope_theta");
+    let refused = ModelConfig::from_json(&config).unwrap_err().to_string();
+    assert!(refused.contains("rope_parameters.rope_theta = 777"), "{refused}");
+    config["rope_scaling"]["rope_theta"] = json!(555.0);
+    let rope = ModelConfig::from_json(&config).unwrap().rope;
+    assert!(rope.theta == 555.0 && matches!(rope.scaling, RopeScaling::Yarn { factor: 4.0, .. }), "{rope:?}");
+    config["rope_scaling"] = json!({});
+    assert_eq!(ModelConfig::from_json(&config).unwrap().rope.theta, 777.0, "one that says nothing is none");
+    config["rope_parameters"] = json!({"full_attention": {"rope_type": "linear", "factor": 2.0}});
+    let refused = ModelConfig::from_json(&config).unwrap_err().to_string();
+    assert!(refused.contains("one for all layers of this architecture"), "{refused}");
+}
+
+#[test]
+fn layers_with_a_window_have_the_base_that_they_have_in_the_reference() {
+    let ropes = |rope: Value| {
+        let mut model = TinyModel::llama();
+        model.architecture = "Gemma3ForCausalLM";
+        let mut config = model.config_json();
+        config.retain(|field, _| !field.starts_with("rope"));
+        config.extend(object(rope));
+        let config = ModelConfig::from_json(&config).unwrap();
+        let is_linear = matches!(config.rope.scaling, RopeScaling::Linear { .. });
+        (config.rope.theta, is_linear, config.local_rope.unwrap().theta)
+    };
+    let linear = json!({"rope_type": "linear", "factor": 2.0});
+    let plain = json!({"rope_type": "default"});
+    assert_eq!(ropes(json!({})), (1e6, false, 10_000.0));
+    assert_eq!(ropes(json!({"rope_scaling": linear, "rope_local_base_freq": 77.0})), (1e6, true, 77.0));
+    let kinds = json!({"full_attention": linear, "sliding_attention": plain});
+    assert_eq!(ropes(json!({"rope_parameters": kinds})), (1e6, true, 10_000.0));
+    let top = json!({"rope_parameters": kinds, "rope_theta": 5e4, "rope_local_base_freq": 77.0});
+    assert_eq!(ropes(top), (5e4, true, 77.0));
+    let full = json!({"rope_parameters": {"full_attention": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e5}}});
+    assert_eq!(ropes(full), (1e5, true, 10_000.0));
+    let own = json!({"rope_parameters": {"full_attention": {"rope_theta": 1e5}, "sliding_attention": {"rope_theta": 300.0}},
+                     "rope_scaling": linear});
+    assert_eq!(ropes(own), (1e5, true, 300.0));
+}
+
+#[test]
+fn defaults_of_sampling_that_cannot_be_read_are_told_and_not_heeded() {
+    let file = json!({"top_k": -1, "temperature": "0.6", "max_new_tokens": 50.0, "top_p": 0.9});
+    let read = GenerationConfig::from_json(&object(file)).unwrap();
+    assert_eq!(
+        (read.top_k, read.temperature, read.max_new_tokens, read.top_p),
+        (None, None, Some(50), Some(0.9))
+    );
+    assert_eq!(read.unread.len(), 1, "{:?}", read.unread);
+    assert!(read.unread[0].to_string().contains("temperature"), "{}", read.unread[0]);
+}
+
+#[test]
 fn br31_eos_ids_join() {
     let generation =
         GenerationConfig::from_json(&object(json!({"eos_token_id": [5, 7], "top_k": 20}))).unwrap();

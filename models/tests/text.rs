@@ -225,6 +225,21 @@ fn window_says_what_the_batch_says(tokenizer: &Tokenizer) {
     assert_eq!(streamed.concat(), tokenizer.decode(&ids));
 }
 
+/// The library panics where both ends of a space are to be taken away; of a longer text they are.
+#[test]
+fn a_decoder_that_strips_both_ends_strips_those_of_a_short_text_too() {
+    let tokenizer = words(&json!({"type": "Sequence", "decoders": [
+        {"type": "Replace", "pattern": {"Regex": "▁+"}, "content": " "}, {"type": "Fuse"},
+        {"type": "Strip", "content": " ", "start": 1, "stop": 1},
+    ]}));
+    for ids in [&[6][..], &[6, 3], &[6, 4, 6, 6], &[10, 6, 5]] {
+        let streamed = pieces(&tokenizer, ids, TextOptions::default());
+        assert_eq!(streamed.concat(), tokenizer.decode(ids), "{ids:?}");
+    }
+    assert_eq!(tokenizer.decode(&[6]), "");
+    assert_eq!(tokenizer.decode(&[6, 3]), tokenizer.inner().decode(&[6, 3], false).unwrap());
+}
+
 #[test]
 fn br28_committed_vocabularies_stream_what_they_decode() {
     for name in ["spm-prefixed", "spm-plain", "word-piece"] {

@@ -26,6 +26,11 @@ impl Found {
             self.note("remote-code", checkpoint, message);
         }
         report.generation = checkpoint.generation().clone();
+        for unread in &report.generation.unread {
+            let path = checkpoint.path().join("generation_config.json");
+            let message = format!("{unread}; not heeded");
+            self.notes.push(Finding::note("generation-config", &path, None, None, message));
+        }
         if let Some(config) = config {
             self.check_generation(checkpoint, config.vocab_size);
         }
@@ -76,9 +81,14 @@ impl Found {
 
     fn compare_sizes(&mut self, checkpoint: &Checkpoint, num_rows: usize, tokenizer: &Tokenizer) {
         let num_ids = tokenizer.num_ids();
-        if num_ids > num_rows {
+        if tokenizer.num_base_ids() > num_rows {
             let path = checkpoint.path().to_owned();
             self.errors.push(Error::TokenizerSize { path, num_ids, num_rows });
+        } else if num_ids > num_rows {
+            // Makers of models leave such tokens behind; a prompt that has one is refused.
+            let message =
+                format!("added tokens have ids up to {}, the embedding has {num_rows} rows", num_ids - 1);
+            self.note("tokenizer-size", checkpoint, message);
         } else if num_rows - num_ids > MANY_SPARE_ROWS {
             let message =
                 format!("the embedding has {num_rows} rows, the tokenizer ids for {num_ids} of them");

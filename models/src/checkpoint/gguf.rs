@@ -146,7 +146,7 @@ impl TensorSource for GgufTensors {
     fn info(&self, spec: &TensorSpec) -> Result<Option<TensorInfo>> {
         Ok(self.find(&spec.name).map(|found| TensorInfo {
             dtype: found.tensor.dtype(),
-            shape: found.shape().to_vec(),
+            shape: found.shape_as(spec),
             path: self.file.path_of(found.tensor).to_owned(),
             scale_bytes: None,
         }))
@@ -167,13 +167,20 @@ impl TensorSource for GgufTensors {
         if self.is_interleaved(&spec.name) && num_rows.is_multiple_of(self.head_dim) {
             bytes = TensorBytes::Owned(rows_in_halves(&bytes, num_rows, self.head_dim));
         }
-        Ok(HostTensor { dtype: found.tensor.dtype(), shape: found.shape().to_vec(), bytes, scales: None })
+        Ok(HostTensor { dtype: found.tensor.dtype(), shape: found.shape_as(spec), bytes, scales: None })
     }
 }
 
 impl Found<'_> {
     fn shape(&self) -> &[usize] {
         &self.tensor.shape()[usize::from(self.part.is_some())..]
+    }
+
+    /// A matrix of one row may be stored as a vector.
+    fn shape_as(&self, spec: &TensorSpec) -> Vec<usize> {
+        let is_row = matches!((self.shape(), &spec.shape[..]), ([_], [1, _]));
+        let front = is_row.then_some(1);
+        front.into_iter().chain(self.shape().iter().copied()).collect()
     }
 
     /// Its share of the tensor's bytes. A matrix is a whole number of rows, and a row of quantized blocks.

@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use super::quantized::QuantizedTensors;
 use super::{
     Checkpoint, HostTensor, LoadOptions, StoredPart, Surveyed, TensorInfo, TensorSource, TensorSpec,
-    WeightDType, modelopt,
+    WeightDType, settings_files,
 };
 use crate::check::Finding;
 use crate::config::{GenerationConfig, ModelConfig, Quantization};
@@ -79,12 +79,14 @@ pub(super) fn survey_configs(folder: &Path, errors: &mut Vec<Error>) -> Option<C
 
 fn survey_config(folder: &Path, errors: &mut Vec<Error>) -> Result<ModelConfig> {
     let mut object: Map<String, Value> = json::read(&folder.join(CONFIG))?;
-    let added = modelopt::add_settings(folder, &mut object);
-    let of_modelopt = added.map_err(|error| errors.push(error)).unwrap_or(false);
+    let added = settings_files::add(folder, &mut object).unwrap_or_else(|error| {
+        errors.push(error);
+        None
+    });
     let (config, faults) = ModelConfig::survey(&object);
     errors.extend(faults.into_iter().map(|source| {
-        let is_added = of_modelopt && source.fields().any(Quantization::is_field);
-        Error::Config { path: folder.join(if is_added { modelopt::FILE } else { CONFIG }), source }
+        let added = added.filter(|_| source.fields().any(Quantization::is_field));
+        Error::Config { path: folder.join(added.unwrap_or(CONFIG)), source }
     }));
     Ok(config)
 }

@@ -24,7 +24,33 @@ pub(super) struct Dialect {
     pub(super) has_experts: bool,
     /// Whether a part of a head may be left unturned.
     turns_partly: bool,
+    /// Whether layers with a window are turned in a way of their own.
+    pub(super) has_local_rope: bool,
+    /// Those of [`PARTICULAR`] that it reads.
+    reads: &'static [&'static str],
 }
+
+/// Fields that mean something in the configurations of some architectures only. The reference leaves them alone in others,
+/// where tools and people leave them behind.
+const PARTICULAR: [&str; 17] = [
+    "attention_bias",
+    "attention_multiplier",
+    "attn_logit_softcapping",
+    "decoder_sparse_step",
+    "embedding_multiplier",
+    "final_logit_softcapping",
+    "hidden_activation",
+    "logits_scaling",
+    "mlp_bias",
+    "mlp_only_layers",
+    "moe_intermediate_size",
+    "norm_topk_prob",
+    "qkv_bias",
+    "query_pre_attn_scalar",
+    "residual_multiplier",
+    "rope_local_base_freq",
+    "shared_expert_intermediate_size",
+];
 
 /// Which layers look through a window.
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -62,27 +88,38 @@ const PLAIN: Dialect = Dialect {
     scales_embeddings: false,
     has_experts: false,
     turns_partly: false,
+    has_local_rope: false,
+    reads: &[],
 };
 
 const DIALECTS: [Dialect; 12] = [
-    Dialect { architecture: "LlamaForCausalLM", model_type: "llama", windows: Windows::Ignored, ..PLAIN },
+    Dialect {
+        architecture: "LlamaForCausalLM",
+        model_type: "llama",
+        defaults: r#"{"max_position_embeddings": 2048, "vocab_size": 32000}"#,
+        windows: Windows::Ignored,
+        reads: &["attention_bias", "mlp_bias"],
+        ..PLAIN
+    },
     Dialect {
         architecture: "MistralForCausalLM",
         model_type: "mistral",
-        defaults: r#"{"sliding_window": 4096, "num_key_value_heads": 8}"#,
+        defaults: r#"{"sliding_window": 4096, "num_key_value_heads": 8, "max_position_embeddings": 131072,
+                      "vocab_size": 32000}"#,
         ..PLAIN
     },
     Dialect {
         architecture: "MixtralForCausalLM",
         model_type: "mixtral",
         defaults: r#"{"num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2, "norm_topk_prob": true,
-                      "rms_norm_eps": 1e-5, "rope_theta": 1e6}"#,
+                      "rms_norm_eps": 1e-5, "rope_theta": 1e6, "max_position_embeddings": 131072, "vocab_size": 32000}"#,
         has_experts: true,
         ..PLAIN
     },
     Dialect {
         architecture: "Qwen2ForCausalLM",
         model_type: "qwen2",
+        defaults: r#"{"max_position_embeddings": 32768, "vocab_size": 151936}"#,
         windows: Windows::Upper,
         biases: Biases::Qkv,
         ..PLAIN
@@ -90,26 +127,44 @@ const DIALECTS: [Dialect; 12] = [
     Dialect {
         architecture: "Qwen3ForCausalLM",
         model_type: "qwen3",
-        defaults: r#"{"head_dim": 128}"#,
+        defaults: r#"{"head_dim": 128, "max_position_embeddings": 32768, "vocab_size": 151936}"#,
         windows: Windows::Upper,
+        reads: &["attention_bias"],
         ..PLAIN
     },
     Dialect {
         architecture: "Qwen2MoeForCausalLM",
         model_type: "qwen2_moe",
         defaults: r#"{"num_experts": 60, "num_experts_per_tok": 4, "norm_topk_prob": false, "moe_intermediate_size": 1408,
-                      "shared_expert_intermediate_size": 5632, "qkv_bias": true}"#,
+                      "shared_expert_intermediate_size": 5632, "qkv_bias": true, "max_position_embeddings": 32768,
+                      "vocab_size": 151936}"#,
         windows: Windows::Refused,
         biases: Biases::QkvIfSet,
         has_experts: true,
+        reads: &[
+            "decoder_sparse_step",
+            "mlp_only_layers",
+            "moe_intermediate_size",
+            "norm_topk_prob",
+            "qkv_bias",
+            "shared_expert_intermediate_size",
+        ],
         ..PLAIN
     },
     Dialect {
         architecture: "Qwen3MoeForCausalLM",
         model_type: "qwen3_moe",
-        defaults: r#"{"num_experts": 128, "num_experts_per_tok": 8, "norm_topk_prob": false, "moe_intermediate_size": 768}"#,
+        defaults: r#"{"num_experts": 128, "num_experts_per_tok": 8, "norm_topk_prob": false, "moe_intermediate_size": 768,
+                      "max_position_embeddings": 32768, "vocab_size": 151936}"#,
         windows: Windows::Refused,
         has_experts: true,
+        reads: &[
+            "attention_bias",
+            "decoder_sparse_step",
+            "mlp_only_layers",
+            "moe_intermediate_size",
+            "norm_topk_prob",
+        ],
         ..PLAIN
     },
     Dialect {
@@ -117,10 +172,17 @@ const DIALECTS: [Dialect; 12] = [
         model_type: "gemma2",
         defaults: r#"{"head_dim": 256, "query_pre_attn_scalar": 256, "sliding_window": 4096, "sliding_window_pattern": 2,
                       "attn_logit_softcapping": 50.0, "final_logit_softcapping": 30.0, "tie_word_embeddings": true,
-                      "hidden_activation": "gelu_pytorch_tanh"}"#,
+                      "hidden_activation": "gelu_pytorch_tanh", "max_position_embeddings": 8192, "vocab_size": 256000}"#,
         windows: Windows::Pattern,
         norm_offset: 1.0,
         scales_embeddings: true,
+        reads: &[
+            "attention_bias",
+            "attn_logit_softcapping",
+            "final_logit_softcapping",
+            "hidden_activation",
+            "query_pre_attn_scalar",
+        ],
         ..PLAIN
     },
     Dialect {
@@ -128,31 +190,49 @@ const DIALECTS: [Dialect; 12] = [
         model_type: "gemma3_text",
         defaults: r#"{"head_dim": 256, "query_pre_attn_scalar": 256, "sliding_window": 4096, "sliding_window_pattern": 6,
                       "rope_theta": 1e6, "rope_local_base_freq": 10000.0, "tie_word_embeddings": true,
-                      "hidden_activation": "gelu_pytorch_tanh"}"#,
+                      "hidden_activation": "gelu_pytorch_tanh", "max_position_embeddings": 131072, "vocab_size": 262208}"#,
         windows: Windows::Pattern,
         norm_offset: 1.0,
         scales_embeddings: true,
+        has_local_rope: true,
+        reads: &[
+            "attention_bias",
+            "final_logit_softcapping",
+            "hidden_activation",
+            "query_pre_attn_scalar",
+            "rope_local_base_freq",
+        ],
         ..PLAIN
     },
     Dialect {
         architecture: "Phi3ForCausalLM",
         model_type: "phi3",
-        defaults: r#"{"rms_norm_eps": 1e-5, "original_max_position_embeddings": 4096}"#,
+        defaults: r#"{"rms_norm_eps": 1e-5, "original_max_position_embeddings": 4096, "max_position_embeddings": 4096,
+                      "vocab_size": 32064}"#,
         turns_partly: true,
         ..PLAIN
     },
     Dialect {
         architecture: "Olmo2ForCausalLM",
         model_type: "olmo2",
-        defaults: r#"{"rms_norm_eps": 1e-5}"#,
+        defaults: r#"{"rms_norm_eps": 1e-5, "max_position_embeddings": 2048, "vocab_size": 50304}"#,
         windows: Windows::Ignored,
+        reads: &["attention_bias"],
         ..PLAIN
     },
     Dialect {
         architecture: "GraniteForCausalLM",
         model_type: "granite",
-        defaults: r#"{"attention_multiplier": 1.0}"#,
+        defaults: r#"{"attention_multiplier": 1.0, "max_position_embeddings": 2048, "vocab_size": 32000}"#,
         windows: Windows::Ignored,
+        reads: &[
+            "attention_bias",
+            "attention_multiplier",
+            "embedding_multiplier",
+            "logits_scaling",
+            "mlp_bias",
+            "residual_multiplier",
+        ],
         ..PLAIN
     },
 ];
@@ -184,11 +264,17 @@ impl Dialect {
         })
     }
 
-    /// `config` with what the reference assumes for absent fields. One that is there and `null` stays so.
+    /// Whether a field means something to it. To a stranger all may.
+    pub(super) fn reads(&self, field: &str) -> bool {
+        self.architecture.is_empty() || !PARTICULAR.contains(&field) || self.reads.contains(&field)
+    }
+
+    /// What it reads of `config`, with what the reference assumes for absent fields. One that is there and `null` stays so.
     pub(super) fn complete(&self, config: &Map<String, Value>) -> Map<String, Value> {
         let mut complete: Map<String, Value> =
             serde_json::from_str(self.defaults).expect("the defaults are an object");
-        complete.extend(config.iter().map(|(field, value)| (field.clone(), value.clone())));
+        let given = config.iter().filter(|(field, _)| self.reads(field));
+        complete.extend(given.map(|(field, value)| (field.clone(), value.clone())));
         complete
     }
 }
@@ -209,5 +295,12 @@ mod tests {
             );
         }
         assert_eq!(Dialect::of("Gemma2ForCausalLM").complete(&config)["attn_logit_softcapping"], 50.0);
+    }
+
+    #[test]
+    fn what_an_architecture_reads_is_among_what_some_read() {
+        for dialect in &DIALECTS {
+            assert!(dialect.reads.iter().all(|field| PARTICULAR.contains(field)), "{}", dialect.architecture);
+        }
     }
 }

@@ -31,6 +31,11 @@ impl<'a> Fields<'a> {
         self.faults.add(ConfigError::Unsupported { field, given, expected });
     }
 
+    /// Whether it has no field.
+    pub(super) fn is_empty(&self) -> bool {
+        self.object.is_empty()
+    }
+
     /// The names of all fields.
     pub(super) fn names(&self) -> impl Iterator<Item = &'a String> + use<'a> {
         self.object.keys()

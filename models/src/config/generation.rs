@@ -23,6 +23,8 @@ pub struct GenerationConfig {
     pub repetition_penalty: Option<f64>,
     /// Tokens to write at most.
     pub max_new_tokens: Option<usize>,
+    /// Defaults that cannot be read. They are not heeded: a request can say them.
+    pub unread: Vec<ConfigError>,
 }
 
 impl GenerationConfig {
@@ -35,19 +37,23 @@ impl GenerationConfig {
         faults.into_iter().next().map_or(Ok(read), Err)
     }
 
-    /// The same, with all that is wrong, and what can be read in spite of it.
+    /// The same, with all that makes the file useless, and what can be read in spite of it.
     pub(crate) fn survey(config: &Map<String, Value>) -> (Self, Vec<ConfigError>) {
-        let faults = Faults::default();
-        let fields = Fields::new(config, &faults);
+        let (faults, unread) = (Faults::default(), Faults::default());
+        let defaults = Fields::new(config, &unread);
+        // Some files say 50.0, and some -1 for "all".
+        let count =
+            |field| defaults.number(field).filter(|&number| number >= 0.0).map(|number| number as usize);
         let read = Self {
-            eos_token_ids: fields.token_ids("eos_token_id"),
-            temperature: fields.number("temperature"),
-            top_p: fields.number("top_p"),
-            top_k: fields.size("top_k"),
-            min_p: fields.number("min_p"),
-            repetition_penalty: fields.number("repetition_penalty"),
-            max_new_tokens: fields.size("max_new_tokens"),
+            eos_token_ids: Fields::new(config, &faults).token_ids("eos_token_id"),
+            temperature: defaults.number("temperature"),
+            top_p: defaults.number("top_p"),
+            top_k: count("top_k"),
+            min_p: defaults.number("min_p"),
+            repetition_penalty: defaults.number("repetition_penalty"),
+            max_new_tokens: count("max_new_tokens"),
+            unread: Vec::new(),
         };
-        (read, faults.into_vec())
+        (Self { unread: unread.into_vec(), ..read }, faults.into_vec())
     }
 }

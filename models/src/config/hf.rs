@@ -43,7 +43,7 @@ impl ModelConfig {
         Quantization::read(fields);
         refuse_bidirectional(fields);
         let sizes = Sizes::read(fields);
-        let (rope, local_rope) = sizes.ropes(fields);
+        let (rope, local_rope) = sizes.ropes(fields, dialect.has_local_rope);
         faults.take(dialect.check_rotary_dim(rope.rotary_dim, sizes.head_dim(), &str::to_owned));
         let (qkv_bias, output_bias) = attention_biases(fields, dialect.biases);
         let read_scale = |field: &str| fields.number(field).unwrap_or(1.0) as f32;
@@ -117,13 +117,16 @@ impl Sizes {
         self.head_dim.unwrap_or(STAND_IN_SIZE)
     }
 
-    fn ropes(&self, fields: Fields<'_>) -> (RopeConfig, Option<RopeConfig>) {
+    fn ropes(&self, fields: Fields<'_>, has_local: bool) -> (RopeConfig, Option<RopeConfig>) {
         let context = RopeContext {
             head_dim: self.head_dim(),
             max_position: self.max_position.unwrap_or(STAND_IN_SIZE),
             original_max_position: fields.size("original_max_position_embeddings"),
         };
-        let (mut rope, mut local) = RopeConfig::from_json(fields, context);
+        let (mut rope, mut local) = match has_local {
+            true => RopeConfig::of_kinds(fields, context),
+            false => (RopeConfig::from_json(fields, context), None),
+        };
         if self.head_dim.is_none() || self.max_position.is_none() {
             // Nothing can be said of numbers that should fit what is not known.
             for rope in std::iter::once(&mut rope).chain(&mut local) {
@@ -187,11 +190,12 @@ fn hidden_act(fields: Fields<'_>) -> String {
 fn dtype(fields: Fields<'_>) -> Option<DType> {
     // Newer files say `dtype`.
     let field = if fields.find("torch_dtype").is_some() { "torch_dtype" } else { "dtype" };
-    match fields.string(field)? {
+    let given = fields.string(field)?;
+    match given.strip_prefix("torch.").unwrap_or(given) {
         "float32" => Some(DType::F32),
         "float16" => Some(DType::F16),
         "bfloat16" => Some(DType::BF16),
-        given => {
+        _ => {
             fields.faults().add(ConfigError::number(field, "float32, float16 or bfloat16", given));
             None
         }

@@ -46,7 +46,9 @@ impl MoeConfig {
             true => RouteWeights::Normalized,
             false => RouteWeights::Probabilities,
         };
-        let shared_intermediate_size = fields.size("shared_expert_intermediate_size");
+        // Some files say 0 for "none".
+        let shared_intermediate_size =
+            fields.size("shared_expert_intermediate_size").filter(|&size| size > 0);
         let layers = (0..num_layers.min(MAX_LAYERS)).map(has_experts).collect();
         Some(Self {
             num_experts: num_experts?,

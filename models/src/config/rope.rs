@@ -79,6 +79,11 @@ pub enum RopeScaling {
     Factors(Vec<f32>),
 }
 
+const PARAMETERS: &str = "rope_parameters";
+const SCALING: &str = "rope_scaling";
+/// Layers without a window and with one.
+const KINDS: [&str; 2] = ["full_attention", "sliding_attention"];
+
 /// What scaling is read with beside its own fields.
 #[derive(Clone, Copy)]
 pub(super) struct RopeContext {
@@ -94,38 +99,60 @@ impl RopeConfig {
         Self { theta, rotary_dim, scaling: RopeScaling::None }
     }
 
-    /// From `config.json`: `rope_theta` and `rope_scaling`, or `rope_parameters` holding both, for all layers or for each
-    /// kind of layer. The second one is that of layers with a window, where they have their own.
-    pub(super) fn from_json(config: Fields<'_>, context: RopeContext) -> (Self, Option<Self>) {
-        let parameters = config.object("rope_parameters");
-        if let Some(kinds) = parameters {
-            let full = kinds.object_at("full_attention", "rope_parameters.full_attention");
-            let local = kinds.object_at("sliding_attention", "rope_parameters.sliding_attention");
-            if full.is_some() || local.is_some() {
-                let local = local.map(|local| Self::read(config, Some(local), context));
-                return (Self::read(config, full, context), local);
+    /// From `config.json`: `rope_theta` and `rope_scaling`, or `rope_parameters` holding both. Where both are there, the
+    /// reference takes `rope_scaling`.
+    pub(super) fn from_json(config: Fields<'_>, context: RopeContext) -> Self {
+        let parameters = config.object(PARAMETERS);
+        for kind in KINDS {
+            if parameters.is_some_and(|parameters| parameters.find(kind).is_some()) {
+                config.refuse(
+                    PARAMETERS,
+                    format!("one for {kind}"),
+                    "one for all layers of this architecture",
+                );
             }
         }
-        let rope = Self::read(config, parameters.or_else(|| config.object("rope_scaling")), context);
-        let local = config.number("rope_local_base_freq");
-        let local = local.map(|theta| Self { theta, scaling: RopeScaling::None, ..rope.clone() });
-        (rope, local)
+        let scaling = config.object(SCALING).filter(|scaling| !scaling.is_empty());
+        if let (Some(scaling), Some(parameters)) = (scaling, parameters) {
+            check_theta(config, scaling, parameters);
+        }
+        let chosen = scaling.or(parameters);
+        Self::read(config, chosen, [chosen, None], "rope_theta", context)
     }
 
-    fn read(config: Fields<'_>, parameters: Option<Fields<'_>>, context: RopeContext) -> Self {
-        let number = |field: &str| {
-            let own = parameters.and_then(|fields| fields.number(field));
-            own.or_else(|| config.number(field))
-        };
-        let theta = number("rope_theta").unwrap_or(DEFAULT_THETA);
-        let mut share = number("partial_rotary_factor").unwrap_or(1.0);
+    /// Those of layers without a window and of layers with one: `rope_parameters` for each kind of layer, or `rope_theta`
+    /// and `rope_local_base_freq`. `rope_scaling` goes over what is there for the first.
+    pub(super) fn of_kinds(config: Fields<'_>, context: RopeContext) -> (Self, Option<Self>) {
+        let parameters = config.object(PARAMETERS);
+        let of_kind = |kind, path| parameters.and_then(|kinds| kinds.object_at(kind, path));
+        let full = of_kind(KINDS[0], "rope_parameters.full_attention");
+        let local = of_kind(KINDS[1], "rope_parameters.sliding_attention");
+        let scaling = config.object(SCALING).filter(|scaling| !scaling.is_empty());
+        let rope = Self::read(config, scaling.or(full), [scaling, full], "rope_theta", context);
+        (rope, Some(Self::read(config, local, [local, None], "rope_local_base_freq", context)))
+    }
+
+    /// How it is stretched is said by `scaling`, the rest by the first of `parameters` that says it, or by the top, which has
+    /// `theta` for the base.
+    fn read(
+        config: Fields<'_>,
+        scaling: Option<Fields<'_>>,
+        parameters: [Option<Fields<'_>>; 2],
+        theta: &str,
+        context: RopeContext,
+    ) -> Self {
+        let own =
+            |field: &str| parameters.into_iter().flatten().find_map(|parameters| parameters.number(field));
+        let theta = own("rope_theta").or_else(|| config.number(theta)).unwrap_or(DEFAULT_THETA);
+        let share = own("partial_rotary_factor").or_else(|| config.number("partial_rotary_factor"));
+        let mut share = share.unwrap_or(1.0);
         if !(share > 0.0 && share <= 1.0) {
             let expected = "a number above 0 and up to 1";
             config.faults().add(ConfigError::number("partial_rotary_factor", expected, share));
             share = 1.0;
         }
         let rotary_dim = (context.head_dim as f64 * share) as usize;
-        let scaling = parameters.map(|fields| RopeScaling::from_json(fields, context));
+        let scaling = scaling.map(|fields| RopeScaling::from_json(fields, context));
         Self { theta, rotary_dim, scaling: scaling.unwrap_or(RopeScaling::None) }
     }
 
@@ -269,6 +296,16 @@ impl RopeScaling {
                 each("rope_freqs.weight", &factors);
             }
         }
+    }
+}
+
+/// Where `rope_scaling` is put beside `rope_parameters`, the reference forgets the base that only those say, and turns by its
+/// default: nobody means that.
+fn check_theta(config: Fields<'_>, scaling: Fields<'_>, parameters: Fields<'_>) {
+    let is_said = scaling.number("rope_theta").or_else(|| config.number("rope_theta")).is_some();
+    if let Some(theta) = parameters.number("rope_theta").filter(|&theta| !is_said && theta != DEFAULT_THETA) {
+        let given = format!("one beside rope_parameters.rope_theta = {theta}");
+        config.refuse(SCALING, given, "one that says rope_theta too, or all of it in rope_parameters");
     }
 }
 

@@ -16,6 +16,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use tokenizers::ModelWrapper;
+
 use crate::checkpoint::Checkpoint;
 use crate::error::{Error, Result};
 use crate::gguf::Gguf;
@@ -117,7 +119,8 @@ impl Tokenizer {
         let eos_token_ids = named.eos.iter().filter_map(|text| inner.token_to_id(text)).collect();
         let cut = inner.get_truncation().map(|cut| format!("truncation to {} tokens", cut.max_length));
         let filled = inner.get_padding().map(|_| "padding".to_owned());
-        let unheeded = cut.into_iter().chain(filled).collect();
+        let dropped = take_dropout(&mut inner).map(|share| format!("dropout of {share}"));
+        let unheeded = cut.into_iter().chain(filled).chain(dropped).collect();
         inner.with_truncation(None).expect("texts that are not cut have room for any frame");
         inner.with_padding(None);
         let (blind, pieces, num_ids) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
@@ -193,6 +196,13 @@ impl Tokenizer {
         *self.num_ids.get_or_init(|| self.count_ids())
     }
 
+    /// As [`num_ids`](Self::num_ids), of tokens that were not added to the vocabulary.
+    pub(crate) fn num_base_ids(&self) -> usize {
+        let added = self.inner.get_added_vocabulary().get_added_tokens_decoder();
+        let is_base = |id: &usize| u32::try_from(*id).is_ok_and(|id| !added.contains_key(&id));
+        (0..self.num_ids()).rev().find(is_base).map_or(0, |last| last + 1)
+    }
+
     fn count_ids(&self) -> usize {
         let num_tokens = self.vocab_size();
         // Where so many ids from 0 on have a token there are no others; asking is cheaper than a copy of all.
@@ -243,6 +253,16 @@ impl Tokenizer {
             Box::new(blind)
         })
     }
+}
+
+/// Merges that are left out by chance are for training: a prompt is the same each time. How many were to be left out.
+fn take_dropout(tokenizer: &mut tokenizers::Tokenizer) -> Option<f32> {
+    let ModelWrapper::BPE(model) = tokenizer.get_model() else { return None };
+    let share = model.dropout.filter(|&share| share > 0.0)?;
+    let mut model = model.clone();
+    model.dropout = None;
+    tokenizer.with_model(model);
+    Some(share)
 }
 
 impl Checkpoint {

@@ -200,7 +200,6 @@ fn files_are_examined_one_by_one_and_fields_too() {
         "bits: 3 is not supported",
         "group_size: 0 is not supported",
         "eos_token_id: expected a token id or a list of them, given \"x\"",
-        "temperature: expected a number, given \"hot\"",
         "tokenizer.json is not valid json",
         "bos_token: expected a string",
         "eos_token: expected a string",

@@ -122,6 +122,28 @@ fn the_file_of_modelopt_stands_for_the_field() {
 }
 
 #[test]
+fn files_of_older_tools_stand_for_the_field() {
+    for (name, file, method) in
+        [("gptq", "quantize_config.json", "gptq"), ("awq", "quant_config.json", "awq")]
+    {
+        let (_f, path) = copied(name);
+        let mut settings = Value::Null;
+        edit(&path.join("config.json"), |config| {
+            settings = std::mem::replace(&mut config["quantization_config"], Value::Null);
+            settings.as_object_mut().unwrap().remove("quant_method");
+        });
+        fs::write(path.join(file), settings.to_string()).unwrap();
+        let report = report_of(&path, Depth::Headers);
+        assert_eq!(report.quantization, Some(method));
+        assert!(report.problems().all(|problem| problem.kind == "tokenizer"), "{:#?}", report.findings);
+        settings["bits"] = json!(3);
+        fs::write(path.join(file), settings.to_string()).unwrap();
+        let refused = report_of(&path, Depth::Headers);
+        assert!(refused.problems().any(|problem| problem.file.ends_with(file)), "{:#?}", refused.findings);
+    }
+}
+
+#[test]
 fn settings_that_nobody_knows_are_told() {
     let (_f, path) = with_setting("gptq", "twist", json!("left"));
     let report = report_of(&path, Depth::Headers);

@@ -44,6 +44,33 @@ fn prompts_are_neither_cut_nor_filled() {
 }
 
 #[test]
+fn merges_are_left_out_by_no_chance() {
+    let (_f, path) = with_tokenizer(|tokenizer| tokenizer["model"]["dropout"] = json!(0.9));
+    let text = "the quick brown fox jumps over the lazy dog ".repeat(20);
+    let encode = || Tokenizer::open(&path).unwrap().encode(&text, EncodeOptions::default()).unwrap();
+    assert_eq!(encode(), encode());
+    let report = report_of(&path, Depth::Headers);
+    let note = report.findings.iter().find(|note| note.kind == "tokenizer-settings").expect("a note");
+    assert!(note.message.contains("dropout of 0.9 of tokenizer.json"), "{}", note.message);
+}
+
+#[test]
+fn an_added_token_without_a_row_is_told_and_no_problem() {
+    let (_f, path) = with_tokenizer(|tokenizer| {
+        let added = tokenizer["added_tokens"].as_array_mut().unwrap();
+        for id in 270..300 {
+            let mut extra = added[0].clone();
+            (extra["id"], extra["content"]) = (json!(id), json!(format!("<extra {id}>")));
+            added.push(extra);
+        }
+    });
+    let report = report_of(&path, Depth::Headers);
+    let note = report.findings.iter().find(|note| note.kind == "tokenizer-size").expect("a note");
+    assert!(note.message.contains("the embedding has 288 rows"), "{}", note.message);
+    assert!(report.is_ok(), "{:#?}", report.findings);
+}
+
+#[test]
 fn a_frame_must_be_made_of_tokens() {
     let (_f, path) = with_tokenizer(|tokenizer| tokenizer["post_processor"] = frame("x", &json!({})));
     refused_by_check(&path, "encoding \"\" ends in the midst of it");

@@ -126,6 +126,15 @@ impl<'a> Keys<'a> {
         self.take(self.file.metadata().float(&self.key(name)))
     }
 
+    pub(super) fn required_float(&self, name: &str) -> Option<f64> {
+        let field = self.key(name);
+        if !self.file.metadata().contains(&field) {
+            self.add(self.file.error(GgufError::MissingKey { field }));
+            return None;
+        }
+        self.float(name)
+    }
+
     pub(super) fn string(&self, name: &str) -> Option<&'a str> {
         self.take(self.file.metadata().string(&self.key(name)))
     }

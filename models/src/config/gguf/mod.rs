@@ -28,6 +28,8 @@ const ARCHITECTURES: [(&str, &str); 10] = [
     ("olmo2", "Olmo2ForCausalLM"),
     ("granite", "GraniteForCausalLM"),
 ];
+/// What `config.json` calls the factor of attention's scores.
+const ATTENTION_MULTIPLIER: &str = "attention_multiplier";
 const MIXTRAL: &str = "MixtralForCausalLM";
 
 impl ModelConfig {
@@ -66,9 +68,11 @@ impl ModelConfig {
         let (rope, local_rope) = sizes.ropes(keys);
         let has_bias = |tensor: &str| keys.tensor(&format!("blk.0.{tensor}.bias")).is_some();
         let eos = keys.token_id("eos").into_iter().chain(keys.token_id("eot"));
-        let factor = |name: &str| keys.float(name).unwrap_or(1.0) as f32;
+        let architecture = architecture(keys.prefix(), moe.is_some());
+        let dialect = Dialect::of(&architecture);
+        let of = |name: &str, field: &str| dialect.reads(field).then(|| keys.float(name)).flatten();
+        let factor = |name: &str, field: &str| of(name, field).unwrap_or(1.0) as f32;
         let mut config = Self {
-            architecture: architecture(keys.prefix(), moe.is_some()),
             hidden_size,
             intermediate_size: keys.size("feed_forward_length").unwrap_or(STAND_IN_SIZE),
             num_layers,
@@ -77,18 +81,18 @@ impl ModelConfig {
             head_dim,
             vocab_size: vocab_size(keys),
             max_position_embeddings: sizes.max_position.unwrap_or(STAND_IN_SIZE),
-            rms_norm_eps: keys.float("attention.layer_norm_rms_epsilon").unwrap_or(1e-6) as f32,
+            rms_norm_eps: keys.required_float("attention.layer_norm_rms_epsilon").unwrap_or(1e-6) as f32,
             rope,
             local_rope,
-            attention_scale: sizes.attention_scale(keys),
-            attention_soft_cap: soft_cap(keys, "attn_logit_softcapping", 50.0),
-            logits_soft_cap: soft_cap(keys, "final_logit_softcapping", 30.0),
+            attention_scale: sizes.attention_scale(keys, of("attention.scale", ATTENTION_MULTIPLIER)),
+            attention_soft_cap: soft_cap(keys, of("attn_logit_softcapping", "attn_logit_softcapping"), 50.0),
+            logits_soft_cap: soft_cap(keys, of("final_logit_softcapping", "final_logit_softcapping"), 30.0),
             embedding_scale: match is_gemma(keys) {
                 true => (hidden_size as f32).sqrt(),
-                false => factor("embedding_scale"),
+                false => factor("embedding_scale", "embedding_multiplier"),
             },
-            residual_scale: factor("residual_scale"),
-            logits_scale: 1.0 / factor("logit_scale"),
+            residual_scale: factor("residual_scale", "residual_multiplier"),
+            logits_scale: 1.0 / factor("logit_scale", "logits_scaling"),
             // Converters have added it.
             norm_offset: 0.0,
             moe,
@@ -102,6 +106,7 @@ impl ModelConfig {
             eos_token_ids: eos.collect(),
             dtype: None,
             raw: serde_json::Map::new(),
+            architecture,
         };
         config.eos_token_ids.dedup();
         config.check_as(keys);
@@ -150,8 +155,8 @@ impl Sizes {
 
     /// Layers of Gemma scale by the head's width, but for the largest models, which scale by what the width would be if
     /// the heads shared out the residual stream; the file does not say so.
-    fn attention_scale(&self, keys: &Keys<'_>) -> f32 {
-        if let Some(scale) = keys.float("attention.scale").filter(|&scale| scale != 0.0) {
+    fn attention_scale(&self, keys: &Keys<'_>, given: Option<f64>) -> f32 {
+        if let Some(scale) = given.filter(|&scale| scale != 0.0) {
             return scale as f32;
         }
         let is_27b = matches!((keys.prefix(), self.num_layers), ("gemma2", Some(46)) | ("gemma3", Some(62)));
@@ -182,8 +187,8 @@ fn vocab_size(keys: &Keys<'_>) -> usize {
 }
 
 /// Gemma 2 has soft caps whether the file says so or not.
-fn soft_cap(keys: &Keys<'_>, name: &str, of_gemma2: f64) -> Option<f32> {
-    let cap = keys.float(name).or((keys.prefix() == "gemma2").then_some(of_gemma2));
+fn soft_cap(keys: &Keys<'_>, given: Option<f64>, of_gemma2: f64) -> Option<f32> {
+    let cap = given.or((keys.prefix() == "gemma2").then_some(of_gemma2));
     cap.filter(|&cap| cap != 0.0).map(|cap| cap as f32)
 }
 

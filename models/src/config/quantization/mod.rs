@@ -72,7 +72,8 @@ impl Quantization {
     /// The same, of a configuration whose faults are collected; `None` also where it cannot be read.
     pub(super) fn read(config: Fields<'_>) -> Option<Self> {
         let fields = config.object(FIELD).or_else(|| config.object(OLD_FIELD))?;
-        match fields.string("quant_method") {
+        let method = fields.string("quant_method").map(str::to_lowercase);
+        match method.as_deref() {
             Some("gptq") => Some(gptq(fields)),
             Some("awq") => Some(awq(fields)),
             Some("fp8" | "fbgemm_fp8") => Some(Self::Fp8 { block: sizes(fields, "weight_block_size") }),
@@ -103,9 +104,9 @@ impl Quantization {
         path.starts_with(FIELD)
     }
 
-    /// The field of `config.json` that stands for settings that ModelOpt writes elsewhere.
-    pub(crate) fn modelopt_field(mut settings: Map<String, Value>) -> (String, Value) {
-        settings.insert("quant_method".to_owned(), MODELOPT.into());
+    /// The field of `config.json` that stands for settings that a tool writes elsewhere.
+    pub(crate) fn field(method: &str, mut settings: Map<String, Value>) -> (String, Value) {
+        settings.insert("quant_method".to_owned(), method.into());
         (FIELD.to_owned(), settings.into())
     }
 
@@ -124,7 +125,8 @@ impl Quantization {
     pub fn has_quantized_activations(config: &Map<String, Value>) -> bool {
         let Some(found) = Self::settings(config) else { return false };
         let groups = found.get("config_groups").and_then(Value::as_object);
-        match found.get("quant_method").and_then(Value::as_str) {
+        let method = found.get("quant_method").and_then(Value::as_str).map(str::to_lowercase);
+        match method.as_deref() {
             Some("fp8" | "fbgemm_fp8" | MODELOPT) => true,
             Some("compressed-tensors") => groups
                 .is_some_and(|groups| groups.values().any(|group| group["input_activations"].is_object())),

@@ -1,5 +1,6 @@
 //! Text of tokens for any decoder: a window of tokens is decoded with and without the newest.
 
+use crate::caught::caught;
 use crate::tokenizer::Tokenizer;
 
 /// Turns tokens into text by decoding the last few together, for decoders that look at neighbours in ways of their own.
@@ -48,7 +49,11 @@ impl Window {
     }
 }
 
-/// The library's own decoding, for a window that it accepts.
+/// The library's own decoding. A part of a text that it cannot decode alone, or panics at, says nothing yet: such as one
+/// space, of which both ends are to be taken away.
 fn decode(tokenizer: &Tokenizer, ids: &[u32]) -> String {
-    if ids.is_empty() { String::new() } else { tokenizer.inner().decode(ids, false).unwrap_or_default() }
+    if ids.is_empty() {
+        return String::new();
+    }
+    caught(|| tokenizer.inner().decode(ids, false)).and_then(Result::ok).unwrap_or_default()
 }
