@@ -58,6 +58,30 @@ pub enum Outcome {
     NoRoom,
 }
 
+/// What keeps a rate from being higher.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize)]
+#[serde(rename_all = "snake_case")]
+#[non_exhaustive]
+pub enum Limit {
+    /// First tokens come too late.
+    Ttft,
+    /// Later tokens do.
+    Tpot,
+    /// Requests do not end as they come: at less than half of the rate, counting the time to the last end.
+    Throughput,
+}
+
+impl Limit {
+    /// Its name in reports.
+    pub fn name(self) -> &'static str {
+        match self {
+            Self::Ttft => "TTFT",
+            Self::Tpot => "TPOT",
+            Self::Throughput => "throughput",
+        }
+    }
+}
+
 /// Settings with what they sustain.
 #[derive(Clone, PartialEq, Debug, Serialize)]
 pub struct Choice {
@@ -69,6 +93,8 @@ pub struct Choice {
     pub num_blocks: u32,
     /// Requests a second within the goal; 0 if not even the lowest rate is.
     pub requests_per_s: f64,
+    /// What is missed at a higher rate.
+    pub limit: Option<Limit>,
     /// Output tokens a second at that rate.
     pub output_tokens_per_s: f64,
     /// The 99th percentile of the time to first token there.
@@ -107,6 +133,9 @@ pub struct Tuner<'a> {
     pub policies: &'a PolicyRegistry,
     /// The policy.
     pub policy: &'a str,
+    /// For how many seconds requests come at least, up to [`MAX_REQUESTS`](Self::MAX_REQUESTS): the trace is lengthened by its
+    /// law. What comes faster than it is served shows in time only.
+    pub min_seconds: f64,
 }
 
 /// The values that are tried; of `max_model_len`, multiples of the longest request.
@@ -116,6 +145,9 @@ const MAX_NUM_BATCHED_TOKENS: [u32; 6] = [512, 1024, 2048, 4096, 8192, 16384];
 const BLOCK_SIZE: [u32; 4] = [8, 16, 32, 64];
 const MEMORY_PERCENT: [u32; 4] = [80, 85, 90, 95];
 
+/// Of what is drawn behind the trace.
+const LOAD_SEED: u64 = 0;
+
 /// A rate is found to within this share.
 const PRECISION: f64 = 0.04;
 /// Requests must end at this share of the rate at which they come, counting the time to the last end.
@@ -124,12 +156,18 @@ const SUSTAINED: f64 = 0.5;
 const MARGIN: f64 = 0.05;
 
 impl Tuner<'_> {
+    /// A load that lasts, as a rule.
+    pub const MIN_SECONDS: f64 = 30.0;
+    /// No trace is lengthened to more.
+    pub const MAX_REQUESTS: usize = 5000;
+
     /// Searches from usual settings on.
     ///
     /// # Errors
     /// [`SimulateError`]; a name of a policy that is not known is for the caller to find.
     pub fn tune(&self) -> Result<Tuned, SimulateError> {
-        let mut search = Search { tuner: self, tried: Vec::new(), guess: None, num_runs: 0 };
+        let load = self.trace.lengthened(Self::MAX_REQUESTS, LOAD_SEED);
+        let mut search = Search { tuner: self, load, tried: Vec::new(), guess: None, num_runs: 0 };
         let max_model_len = self.trace.max_len().max(2);
         let usual = Settings {
             max_num_seqs: 128,
@@ -186,6 +224,8 @@ impl Choice {
 
 struct Search<'a> {
     tuner: &'a Tuner<'a>,
+    /// The trace, lengthened.
+    load: Trace,
     tried: Vec<Choice>,
     /// The rate of the first settings.
     guess: Option<f64>,
@@ -208,6 +248,7 @@ impl Search<'_> {
             outcome: if num_blocks == 0 { Outcome::NoRoom } else { Outcome::TooSlow },
             num_blocks,
             requests_per_s: 0.0,
+            limit: None,
             output_tokens_per_s: 0.0,
             ttft_p99_ms: 0.0,
             tpot_p99_ms: 0.0,
@@ -222,11 +263,12 @@ impl Search<'_> {
                 best.outcome = Outcome::NoRoom;
                 break;
             }
-            if self.is_within(&report, rate) {
-                low = rate;
-                best.take(&report, rate);
-            } else {
-                high = rate;
+            match self.missed(&report, rate) {
+                None => {
+                    low = rate;
+                    best.take(&report, rate);
+                }
+                missed => (high, best.limit) = (rate, missed),
             }
             if high.is_finite() && high - low <= high * PRECISION {
                 break;
@@ -245,18 +287,31 @@ impl Search<'_> {
 
     fn run(&mut self, settings: &Settings, num_blocks: u32, rate: f64) -> Result<Report, SimulateError> {
         self.num_runs += 1;
-        let Tuner { trace, policies, policy, .. } = self.tuner;
+        let Tuner { policies, policy, .. } = self.tuner;
         let setup = self.tuner.setup(settings, num_blocks);
         let policy = policies.build(policy).expect("the caller has checked the name");
-        Ok(simulate(trace, &trace.arrival_times(Some(rate))?, &setup, policy)?.report)
+        let load = self.load_at(rate);
+        Ok(simulate(&load, &load.arrival_times(Some(rate))?, &setup, policy)?.report)
     }
 
-    /// Whether all ran in time, and about as fast as they came: a few requests that come at once are no rate.
-    fn is_within(&self, report: &Report, rate: f64) -> bool {
+    /// As much of the load as comes in the time.
+    fn load_at(&self, rate: f64) -> Trace {
+        let Tuner { trace, min_seconds, .. } = self.tuner;
+        let num_requests = (rate * min_seconds).ceil() as usize;
+        let num_requests = num_requests.max(trace.requests.len()).min(self.load.requests.len());
+        let requests = self.load.requests[..num_requests].to_vec();
+        Trace { requests, tenants: self.load.tenants.clone(), arrivals: self.load.arrivals }
+    }
+
+    /// What is missed: all must run in time, and about as fast as they come: a few requests that come at once are no rate.
+    fn missed(&self, report: &Report, rate: f64) -> Option<Limit> {
         let Goal { max_ttft_ms, max_tpot_ms } = self.tuner.goal;
-        let is_sustained = report.requests_per_s >= rate * SUSTAINED;
-        let is_in_time = report.ttft_ms.p99 <= max_ttft_ms && report.tpot_ms.p99 <= max_tpot_ms;
-        is_sustained && is_in_time
+        let limits = [
+            (report.ttft_ms.p99 <= max_ttft_ms, Limit::Ttft),
+            (report.tpot_ms.p99 <= max_tpot_ms, Limit::Tpot),
+            (report.requests_per_s >= rate * SUSTAINED, Limit::Throughput),
+        ];
+        limits.into_iter().find(|(is_kept, _)| !is_kept).map(|(_, limit)| limit)
     }
 }
 

@@ -3,7 +3,7 @@
 use quire_scheduler::PolicyRegistry;
 use quire_scheduler::cost::CostModel;
 use quire_scheduler::trace::Trace;
-use quire_scheduler::tune::{Goal, Memory, Outcome, Tuner, presets};
+use quire_scheduler::tune::{Goal, Limit, Memory, Outcome, Tuner, presets};
 
 #[test]
 fn the_best_settings_are_within_the_goal_and_no_neighbour_is_better() {
@@ -22,6 +22,7 @@ fn the_best_settings_are_within_the_goal_and_no_neighbour_is_better() {
         goal,
         policies: &policies,
         policy: "fcfs",
+        min_seconds: 3.0,
     };
     let tuned = tuner.tune().unwrap();
     let best = &tuned.best;
@@ -57,6 +58,7 @@ fn settings_that_leave_no_room_are_told_from_those_that_are_too_slow() {
             goal,
             policies: &policies,
             policy: "fcfs",
+            min_seconds: 3.0,
         };
         tuner.tune().unwrap()
     };
@@ -69,4 +71,29 @@ fn settings_that_leave_no_room_are_told_from_those_that_are_too_slow() {
     }
     assert!(quick.alternatives.iter().any(|(_, choice)| choice.outcome == Outcome::NoRoom));
     assert_eq!(tuned(0.001).best.outcome, Outcome::TooSlow);
+}
+
+#[test]
+fn a_rate_that_lasts_for_as_long_as_a_short_trace_alone_is_none() {
+    let law = Trace::parse(&"{\"prompt_tokens\": 200, \"output_tokens\": 50}\n".repeat(40)).unwrap();
+    let tuned = |min_seconds| {
+        let tuner = Tuner {
+            trace: &law,
+            cost: CostModel::default(),
+            memory: Memory::of_pool(20_000),
+            goal: Goal { max_ttft_ms: 1000.0, max_tpot_ms: 1000.0 },
+            policies: &PolicyRegistry::default(),
+            policy: "fcfs",
+            min_seconds,
+        };
+        tuner.tune().unwrap().best
+    };
+    let (short, long) = (tuned(0.0), tuned(10.0));
+    assert!(
+        long.requests_per_s < 0.9 * short.requests_per_s,
+        "{} {}",
+        short.requests_per_s,
+        long.requests_per_s
+    );
+    assert_eq!(long.limit, Some(Limit::Ttft), "{long:?}");
 }

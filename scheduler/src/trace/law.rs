@@ -22,6 +22,17 @@ impl Trace {
         Self { requests, tenants: self.tenants.clone(), arrivals: self.arrivals }
     }
 
+    /// This trace, and behind it requests drawn by its law, up to `num_requests` in all.
+    #[must_use]
+    pub fn lengthened(&self, num_requests: usize, seed: u64) -> Self {
+        let num_more = num_requests.saturating_sub(self.requests.len());
+        let end = self.requests.last().map_or(0.0, |last| last.arrival);
+        let behind = |request: TraceRequest| TraceRequest { arrival: end + request.arrival, ..request };
+        let mut long = self.clone();
+        long.requests.extend(self.drawn(num_more, seed).requests.into_iter().map(behind));
+        long
+    }
+
     /// The same requests with gaps of a Poisson process between them, in place of the times that they have. The same seed
     /// gives the same gaps.
     #[must_use]

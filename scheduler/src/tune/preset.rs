@@ -93,6 +93,7 @@ mod tests {
             outcome: Outcome::Serves,
             num_blocks: 1,
             requests_per_s,
+            limit: None,
             output_tokens_per_s: 1.0,
             ttft_p99_ms: 1.0,
             tpot_p99_ms: 1.0,

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 use quire_engine::Bytes;
-use quire_scheduler::tune::{Choice, Goal, Memory, Outcome, Tuned, Tuner, presets};
+use quire_scheduler::tune::{Choice, Goal, Limit, Memory, Outcome, Tuned, Tuner, presets};
 use serde::Serialize;
 
 use super::Context;
@@ -91,7 +91,15 @@ pub(crate) fn run(context: &Context<'_>, args: &TuneArgs) -> Result<()> {
     let (memory, goal) =
         (args.memory(), Goal { max_ttft_ms: args.max_ttft_ms, max_tpot_ms: args.max_tpot_ms });
     let cost = read_cost_model(args.cost_model.as_deref())?;
-    let tuner = Tuner { trace: &trace, cost, memory, goal, policies, policy: &args.policy };
+    let tuner = Tuner {
+        trace: &trace,
+        cost,
+        memory,
+        goal,
+        policies,
+        policy: &args.policy,
+        min_seconds: Tuner::MIN_SECONDS,
+    };
     let tuned = tuner.tune()?;
     let presets = presets(&tuned, &memory).into_iter().map(|preset| PresetLine {
         name: preset.name,
@@ -123,8 +131,8 @@ fn write_text(to: &mut impl Write, report: &Report<'_>) -> io::Result<()> {
     }
     writeln!(
         to,
-        "{:<32} {:>10} {:>8} {:>9} {:>9} {:>8} {:>7}",
-        "", "requests/s", "", "TTFT p99", "TPOT p99", "preempt", "waste"
+        "{:<32} {:>10} {:>8} {:>9} {:>9} {:>8} {:>7}  {}",
+        "", "requests/s", "", "TTFT p99", "TPOT p99", "preempt", "waste", "limited by"
     )?;
     write_choice(to, "best", &tuned.best, &tuned.best)?;
     for (name, choice) in &tuned.alternatives {
@@ -145,12 +153,13 @@ fn write_choice(to: &mut impl Write, name: &str, choice: &Choice, best: &Choice)
     let change = 100.0 * (choice.requests_per_s / best.requests_per_s.max(1e-9) - 1.0);
     writeln!(
         to,
-        "{name:<32} {:>10.2} {change:>+7.1}% {:>9.1} {:>9.2} {:>8} {:>6.1}%",
+        "{name:<32} {:>10.2} {change:>+7.1}% {:>9.1} {:>9.2} {:>8} {:>6.1}%  {}",
         choice.requests_per_s,
         choice.ttft_p99_ms,
         choice.tpot_p99_ms,
         choice.num_preemptions,
-        100.0 * choice.waste
+        100.0 * choice.waste,
+        choice.limit.map_or("nothing", Limit::name)
     )
 }
 
