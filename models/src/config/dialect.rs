@@ -111,7 +111,7 @@ const DIALECTS: [Dialect; 12] = [
     Dialect {
         architecture: "MixtralForCausalLM",
         model_type: "mixtral",
-        defaults: r#"{"num_key_value_heads": 8, "num_local_experts": 8, "num_experts_per_tok": 2, "norm_topk_prob": true,
+        defaults: r#"{"num_key_value_heads": 8, "num_experts": 8, "num_experts_per_tok": 2, "norm_topk_prob": true,
                       "rms_norm_eps": 1e-5, "rope_theta": 1e6, "max_position_embeddings": 131072, "vocab_size": 32000}"#,
         has_experts: true,
         ..PLAIN
