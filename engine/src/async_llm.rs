@@ -12,6 +12,7 @@ use tokio::sync::oneshot;
 use crate::client::{EngineClient, ModelInfo};
 use crate::engine::{Engine, EngineParts};
 use crate::frontend::guarded;
+use crate::template_places::TemplatePlace;
 use crate::{
     EngineConfig, EngineStats, Error, Llm, PreparedRequest, Prompt, Request, RequestExplanation, RequestId,
     RequestStream, Result,
@@ -108,24 +109,40 @@ impl AsyncLlm {
 #[async_trait]
 impl EngineClient for AsyncLlm {
     async fn submit(&self, request: Request) -> Result<RequestStream> {
-        self.prompt_off_thread(request.prompt.num_bytes(), move |engine| engine.submit(request)).await
+        let place = self.engine.template_places.of_prompt(&request.prompt).await?;
+        let num_bytes = request.prompt.num_bytes();
+        self.prompt_off_thread(num_bytes, move |engine| with(place, || engine.submit(request))).await
     }
 
     async fn prepare(&self, request: Request) -> Result<PreparedRequest> {
-        self.prompt_off_thread(request.prompt.num_bytes(), move |engine| engine.prepare(request)).await
+        let place = self.engine.template_places.of_prompt(&request.prompt).await?;
+        let num_bytes = request.prompt.num_bytes();
+        self.prompt_off_thread(num_bytes, move |engine| with(place, || engine.prepare(request))).await
     }
 
     async fn check(&self, request: Request) -> Result<Request> {
+        let place = self.engine.template_places.of_prompt(&request.prompt).await?;
         let num_bytes = request.prompt.num_bytes();
-        self.prompt_off_thread(num_bytes, move |engine| engine.frontend.check(request)).await
+        self.prompt_off_thread(num_bytes, move |engine| with(place, || engine.frontend.check(request))).await
     }
 
     async fn tokenize(&self, prompt: Prompt) -> Result<Vec<u32>> {
-        self.prompt_off_thread(prompt.num_bytes(), move |engine| engine.frontend.tokenize(prompt)).await
+        let place = self.engine.template_places.of_prompt(&prompt).await?;
+        let num_bytes = prompt.num_bytes();
+        self.prompt_off_thread(num_bytes, move |engine| with(place, || engine.frontend.tokenize(prompt)))
+            .await
     }
 
     async fn detokenize(&self, token_ids: Vec<u32>) -> Result<String> {
         self.off_thread(move |engine| engine.frontend.detokenize(&token_ids)).await
+    }
+
+    async fn text_before(&self, token_ids: Vec<u32>) -> Result<String> {
+        self.off_thread(move |engine| engine.frontend.text_before(&token_ids)).await
+    }
+
+    async fn token_strs(&self, token_ids: Vec<u32>) -> Result<Vec<String>> {
+        self.off_thread(move |engine| engine.frontend.token_strs(&token_ids)).await
     }
 
     fn model(&self) -> &ModelInfo {
@@ -163,4 +180,11 @@ impl EngineClient for AsyncLlm {
     fn health(&self) -> Result<()> {
         self.engine.inbox.status().check()
     }
+}
+
+/// Runs what a place was taken for, and gives the place up: also where nobody waits for the outcome any more.
+fn with<T>(place: Option<TemplatePlace>, run: impl FnOnce() -> T) -> T {
+    let outcome = run();
+    drop(place);
+    outcome
 }

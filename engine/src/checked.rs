@@ -67,6 +67,7 @@ pub struct CheckedParams {
     bad_sequences: BadSequences,
     grammar: Option<Arc<GrammarSource>>,
     truncate_prompt_tokens: Option<usize>,
+    skips_prefix_cache: bool,
     output_kind: OutputKind,
     /// The tokens that end the output, with what is told then.
     end_tokens: BTreeMap<u32, Option<StopReason>>,
@@ -103,6 +104,7 @@ impl SamplingParams {
             bad_sequences: BadSequences::default(),
             grammar: self.check_form()?,
             truncate_prompt_tokens: self.check_truncation()?,
+            skips_prefix_cache: self.skip_reading_prefix_cache || self.prompt_logprobs.is_some(),
             output_kind: self.output_kind,
             end_tokens,
         })
@@ -134,16 +136,16 @@ impl SamplingParams {
     /// Temperature and what cuts the distribution.
     fn check_distribution(&self, limits: &ParamLimits) -> Result<RowSampling, ParamError> {
         if !(0.0..=MAX_TEMPERATURE).contains(&self.temperature) {
-            return refuse("temperature", self.temperature, "a number from 0 to 2");
+            return refuse("temperature", written(self.temperature), "a number from 0 to 2");
         }
         if !(self.top_p > 0.0 && self.top_p <= 1.0) {
-            return refuse("top_p", self.top_p, "above 0, at most 1");
+            return refuse("top_p", written(self.top_p), "above 0, at most 1");
         }
         if self.top_k < -1 {
             return refuse("top_k", self.top_k, "at least 1, or 0 or -1 for all tokens");
         }
         if !(0.0..=1.0).contains(&self.min_p) {
-            return refuse("min_p", self.min_p, "a number from 0 to 1");
+            return refuse("min_p", written(self.min_p), "a number from 0 to 1");
         }
         if self.temperature < GREEDY_BELOW {
             return Ok(RowSampling::default());
@@ -171,12 +173,16 @@ impl SamplingParams {
             [("presence_penalty", self.presence_penalty), ("frequency_penalty", self.frequency_penalty)];
         for (field, value) in penalties {
             if !(-MAX_PENALTY..=MAX_PENALTY).contains(&value) {
-                return refuse(field, value, "a number from -2 to 2");
+                return refuse(field, written(value), "a number from -2 to 2");
             }
         }
         let repetition = self.repetition_penalty as f32;
         if !(repetition > 0.0 && repetition.is_finite()) {
-            return refuse("repetition_penalty", self.repetition_penalty, "above 0 and at most 3.4e38");
+            return refuse(
+                "repetition_penalty",
+                written(self.repetition_penalty),
+                "above 0 and at most 3.4e38",
+            );
         }
         Ok((self.presence_penalty as f32, self.frequency_penalty as f32, repetition))
     }
@@ -208,7 +214,7 @@ impl SamplingParams {
     }
 
     fn check_bad_words(&self) -> Result<Vec<String>, ParamError> {
-        if self.bad_words.iter().any(|word| word.trim_start().is_empty()) {
+        if self.bad_words.iter().any(String::is_empty) {
             return refuse("bad_words", format!("{:?}", self.bad_words), "no empty word");
         }
         Ok(self.bad_words.clone())
@@ -359,6 +365,11 @@ impl CheckedParams {
         self.row.prompt_logprobs
     }
 
+    /// Whether all of the prompt is computed, whatever the prefix cache has.
+    pub fn skips_prefix_cache(&self) -> bool {
+        self.skips_prefix_cache
+    }
+
     /// Whether a token ends the output, and what is told then.
     pub fn ends_with(&self, token_id: u32) -> Option<Option<StopReason>> {
         self.end_tokens.get(&token_id).cloned()
@@ -393,6 +404,12 @@ fn check_token_id(field: &'static str, token_id: u32, limits: &ParamLimits) -> R
         return Ok(());
     }
     refuse(field, token_id, format!("ids below the vocabulary's size, {}", limits.vocab_size))
+}
+
+/// A number without hundreds of digits.
+pub(crate) fn written(number: f64) -> String {
+    let is_plain = number == 0.0 || (1e-5..1e16).contains(&number.abs()) || !number.is_finite();
+    if is_plain { number.to_string() } else { format!("{number:e}") }
 }
 
 fn refuse<T>(field: &'static str, value: impl ToString, rule: impl Into<String>) -> Result<T, ParamError> {

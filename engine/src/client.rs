@@ -35,7 +35,8 @@ pub trait EngineClient: Send + Sync {
     /// All that is wrong with the request itself.
     async fn check(&self, request: Request) -> Result<Request>;
 
-    /// The tokens of a prompt, as a request with it would have them.
+    /// The tokens of a prompt, as a request with it would have them; none where it is an empty text, which no request may
+    /// have.
     ///
     /// # Errors
     ///
@@ -48,6 +49,30 @@ pub trait EngineClient: Send + Sync {
     ///
     /// [`Error::TokenId`].
     async fn detokenize(&self, token_ids: Vec<u32>) -> Result<String>;
+
+    /// The text of tokens that an output follows: as [`detokenize`](Self::detokenize), but for a character that they begin
+    /// and do not end, which is part of the text of the output. Without code of its own, a client tells that too.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TokenId`].
+    async fn text_before(&self, token_ids: Vec<u32>) -> Result<String> {
+        self.detokenize(token_ids).await
+    }
+
+    /// The tokens as the vocabulary writes them, which need not be texts. Without code of its own, a client tells the text
+    /// of each.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TokenId`].
+    async fn token_strs(&self, token_ids: Vec<u32>) -> Result<Vec<String>> {
+        let mut texts = Vec::with_capacity(token_ids.len());
+        for token_id in token_ids {
+            texts.push(self.detokenize(vec![token_id]).await?);
+        }
+        Ok(texts)
+    }
 
     /// What is served.
     fn model(&self) -> &ModelInfo;

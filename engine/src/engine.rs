@@ -21,6 +21,7 @@ use crate::recording::save_recording;
 use crate::renderer::PromptRenderer;
 use crate::seeds::{Seeds, random_u64};
 use crate::structured::GrammarCompiler;
+use crate::template_places::TemplatePlaces;
 use crate::{
     ConfigError, EngineConfig, EngineStats, Error, EventSink, PreemptionMode, PreparedRequest, Request,
     RequestHandle, RequestStream, Result, SamplingParams,
@@ -81,6 +82,7 @@ pub(crate) struct Engine {
     pub(crate) memory: Option<MemoryReport>,
     pub(crate) recorder: FlightRecorder,
     pub(crate) background: Background,
+    pub(crate) template_places: TemplatePlaces,
     stats: SharedStats,
     /// Disconnected when the thread has ended.
     ended: parking_lot::Mutex<mpsc::Receiver<()>>,
@@ -148,8 +150,19 @@ impl Engine {
         });
         let recorder = core.recorder();
         let ended = parking_lot::Mutex::new(spawn(core, config.recording_folder())?);
-        let background = Background::default();
-        Ok(Self { frontend, inbox, model, config, memory, recorder, background, stats, ended })
+        let (background, template_places) = (Background::default(), TemplatePlaces::new());
+        Ok(Self {
+            frontend,
+            inbox,
+            model,
+            config,
+            memory,
+            recorder,
+            background,
+            template_places,
+            stats,
+            ended,
+        })
     }
 
     /// Checks, prepares and queues a request. The caller waits for template and tokenizer.

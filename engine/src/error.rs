@@ -51,6 +51,12 @@ pub enum Error {
         /// The limit.
         max_num_waiting: usize,
     },
+    /// Too many requests with templates of their own wait already. Try again later.
+    #[error("{max_num_waiting} requests with a chat_template of their own wait already, no more may")]
+    TooManyTemplates {
+        /// The limit.
+        max_num_waiting: usize,
+    },
     /// Code that served this one request panicked; others are not concerned.
     #[error("internal error: {what} panicked: {message}")]
     Panicked {
@@ -167,7 +173,7 @@ impl Error {
             | Self::NoTokenLeft { .. }
             | Self::Pin(_) => ErrorKind::BadRequest,
             Self::InList { source, .. } => source.kind(),
-            Self::Overloaded { .. } => ErrorKind::Overloaded,
+            Self::Overloaded { .. } | Self::TooManyTemplates { .. } => ErrorKind::Overloaded,
             Self::Stopped { .. } => ErrorKind::Unavailable,
             _ => ErrorKind::Internal,
         }
@@ -185,8 +191,10 @@ impl Error {
                 | PromptError::FinalMessage
                 | PromptError::Template { .. }
                 | PromptError::ContentKind { .. }
+                | PromptError::ContentText
                 | PromptError::Arguments { .. },
             ) => Some("messages"),
+            Self::Prompt(PromptError::RequestTemplate { .. }) => Some("chat_template"),
             Self::Prompt(PromptError::GenerationPrompt) => Some("add_generation_prompt"),
             Self::Prompt(_) | Self::TokenId { .. } => Some("prompt"),
             Self::InList { source, .. } => source.field(),
@@ -256,12 +264,21 @@ pub enum PromptError {
         /// What the template said.
         message: String,
     },
+    /// The template that came with the request is wrong, uses more than one may, or refused the conversation.
+    #[error("chat_template: {message}")]
+    RequestTemplate {
+        /// What is wrong with it, or what it said.
+        message: String,
+    },
     /// A part of a message that is no text.
     #[error("message content of type {kind} is not built yet: expected text")]
     ContentKind {
         /// Its type.
         kind: String,
     },
+    /// A part of a message that is to be text and has none.
+    #[error("a part of a message has the type text and no text: expected a string")]
+    ContentText,
     /// Arguments of a call in the conversation that are no JSON.
     #[error(
         "messages[{message_idx}].tool_calls[{call_idx}].function.arguments: expected JSON, given {given:?}"

@@ -41,6 +41,8 @@ pub(crate) struct Prepared {
     pub(crate) sampling: RowSampling,
     pub(crate) sequence: NewSequence,
     pub(crate) beams: Option<CheckedBeams>,
+    /// Nothing is to be generated.
+    pub(crate) prompt_alone: bool,
     pub(crate) detokenizer: Box<dyn Detokenizer>,
     /// The form of its output, which may be on its way still.
     pub(crate) grammar: Option<GrammarTicket>,
@@ -102,9 +104,9 @@ impl Frontend {
         })
     }
 
-    /// The tokens of a prompt, as a request with it would have them.
+    /// The tokens of a prompt, as a request with it would have them; none where it is an empty text.
     pub(crate) fn tokenize(&self, prompt: Prompt) -> Result<Vec<u32>> {
-        guarded("tokenizing", || Ok(self.renderer.render_prompt(prompt)?.token_ids))
+        guarded("tokenizing", || Ok(self.renderer.render_any(prompt)?.token_ids))
     }
 
     /// A prompt written out, with its tokens.
@@ -114,7 +116,7 @@ impl Frontend {
 
     /// A beginning as a prompt has it, with the names of its full blocks.
     pub(crate) fn beginning(&self, prompt: Prompt) -> Result<(Vec<u32>, BlockHashes)> {
-        let token_ids = self.tokenize(prompt)?;
+        let token_ids = self.render(prompt)?.token_ids;
         self.check_length(&token_ids)?;
         let hashes = self.hasher.hash(&token_ids, CacheSalt::NONE);
         Ok((token_ids, hashes))
@@ -122,11 +124,29 @@ impl Frontend {
 
     /// The text of tokens, special ones included.
     pub(crate) fn detokenize(&self, token_ids: &[u32]) -> Result<String> {
-        let vocab_size = self.limits.vocab_size;
-        if let Some(&given) = token_ids.iter().find(|&&id| id as usize >= vocab_size) {
-            return Err(Error::TokenId { given, vocab_size });
-        }
+        self.check_tokens(token_ids)?;
         guarded("detokenizing", || Ok(self.renderer.tokenizer()?.decode(token_ids)))
+    }
+
+    /// The text of tokens that an output follows, which brings the rest of a character that they begin.
+    pub(crate) fn text_before(&self, token_ids: &[u32]) -> Result<String> {
+        self.check_tokens(token_ids)?;
+        guarded("detokenizing", || Ok(self.renderer.decoder().text_before(token_ids)))
+    }
+
+    /// The tokens as the vocabulary has them.
+    pub(crate) fn token_strs(&self, token_ids: &[u32]) -> Result<Vec<String>> {
+        self.check_tokens(token_ids)?;
+        let tokenizer = self.renderer.tokenizer()?.inner();
+        Ok(token_ids.iter().map(|&id| tokenizer.id_to_token(id).unwrap_or_default()).collect())
+    }
+
+    fn check_tokens(&self, token_ids: &[u32]) -> Result<()> {
+        let vocab_size = self.limits.vocab_size;
+        match token_ids.iter().find(|&&id| id as usize >= vocab_size) {
+            Some(&given) => Err(Error::TokenId { given, vocab_size }),
+            None => Ok(()),
+        }
     }
 
     fn try_prepare(&self, request: Request, arrival: Arrival) -> Result<Prepared> {
@@ -141,7 +161,7 @@ impl Frontend {
             request_id = %request.id, num_prompt_tokens = token_ids.len(), seed, "tokenized"
         );
         let detokenizer = self.renderer.decoder().detokenizer(&token_ids, params.text_options());
-        let alone = params.prompt_logprobs().map(|_| drawn);
+        let alone = params.skips_prefix_cache().then_some(drawn);
         let salt = self.salt(&request.tenant, &request.cache_salt, alone);
         let sequence = NewSequence {
             hashes: Some(self.hasher.hash(&token_ids, salt)),
@@ -155,7 +175,17 @@ impl Frontend {
             runs_ahead: beams.is_none(),
         };
         let sampling = params.row_sampling(seed);
-        Ok(Prepared { id: request.id, prompt: text, params, sampling, sequence, beams, detokenizer, grammar })
+        Ok(Prepared {
+            id: request.id,
+            prompt: text,
+            params,
+            sampling,
+            sequence,
+            beams,
+            prompt_alone: request.prompt_alone,
+            detokenizer,
+            grammar,
+        })
     }
 
     /// How a request is continued. A search has parameters of its own.
@@ -166,6 +196,9 @@ impl Frontend {
             return Ok((search.as_sampling(self.limits.vocab_size).check(&self.limits)?, Some(beams)));
         }
         let mut params = request.params.check(&self.limits)?;
+        if request.prompt_alone {
+            params = request.params.of_prompt_alone().check(&self.limits)?;
+        }
         self.forbid_words(&mut params)?;
         Ok((params, None))
     }
@@ -213,8 +246,8 @@ impl Frontend {
         if need > have { Err(PromptError::NeverFits { num_tokens, need, have, pinnable }) } else { Ok(()) }
     }
 
-    /// What separates cached blocks: tenant and salt of the request. One that wants the log-probabilities of its prompt
-    /// needs all of it computed, so it gets blocks of its own: `alone` is a number that no other has.
+    /// What separates cached blocks: tenant and salt of the request. One that needs all of its prompt computed gets blocks of
+    /// its own: `alone` is a number that no other has.
     fn salt(&self, tenant: &Option<String>, salt: &Option<String>, alone: Option<u64>) -> CacheSalt {
         if tenant.is_none() && salt.is_none() && alone.is_none() {
             return CacheSalt::NONE;

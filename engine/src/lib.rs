@@ -69,6 +69,7 @@ mod logits_processors;
 mod model_check;
 mod output;
 mod output_kind;
+mod param_json;
 mod params;
 mod prepared_request;
 mod progress;
@@ -81,6 +82,7 @@ mod request_stream;
 mod seeds;
 mod stats;
 mod structured;
+mod template_places;
 mod text;
 
 pub use async_llm::AsyncLlm;

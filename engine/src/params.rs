@@ -52,6 +52,9 @@ pub struct SamplingParams {
     pub logprobs: Option<i64>,
     /// The same for the tokens of the prompt. Such a request reads nothing from the prefix cache.
     pub prompt_logprobs: Option<i64>,
+    /// Whether nothing is read from the prefix cache, so that all of the prompt is computed. What is computed serves nobody
+    /// else then.
+    pub skip_reading_prefix_cache: bool,
     /// Whether special tokens are left out of the text.
     pub skip_special_tokens: bool,
     /// Whether tokens are turned into text at all. Stop strings need it.
@@ -97,6 +100,7 @@ impl Default for SamplingParams {
             include_stop_str_in_output: false,
             logprobs: None,
             prompt_logprobs: None,
+            skip_reading_prefix_cache: false,
             skip_special_tokens: true,
             detokenize: true,
             spaces_between_special_tokens: true,
@@ -111,44 +115,24 @@ impl Default for SamplingParams {
 }
 
 impl SamplingParams {
+    /// What is left of them where nothing is generated: what the prompt's log-probabilities are.
+    pub(crate) fn of_prompt_alone(&self) -> Self {
+        Self {
+            n: 1,
+            best_of: None,
+            max_tokens: Some(1),
+            min_tokens: 0,
+            logprobs: None,
+            structured_outputs: None,
+            allowed_token_ids: None,
+            bad_words: Vec::new(),
+            ..self.clone()
+        }
+    }
+
     /// Always the best token, `max_tokens` of them at most.
     pub fn greedy(max_tokens: u64) -> Self {
         Self { temperature: 0.0, max_tokens: Some(max_tokens), ..Self::default() }
-    }
-
-    /// These parameters with the fields of a JSON object in place of their own. `null` counts as absent.
-    ///
-    /// # Errors
-    ///
-    /// [`ParamError::Unknown`], [`ParamError::Type`]; [`ParamError::NotBuilt`] for a field of vLLM's that has no code yet.
-    pub fn with_json(&self, given: &serde_json::Map<String, serde_json::Value>) -> Result<Self, ParamError> {
-        let Ok(serde_json::Value::Object(mut all)) = serde_json::to_value(self) else {
-            unreachable!("a struct of plain fields becomes an object");
-        };
-        for (field, value) in given.iter().filter(|(_, value)| !value.is_null()) {
-            let Some(known) = FIELDS.iter().find(|known| *known == field) else {
-                not_built(field, value)?;
-                continue;
-            };
-            let value = normalized(field, value);
-            let alone = serde_json::Map::from_iter([(field.clone(), value.clone())]);
-            serde_json::from_value::<Self>(alone.into()).map_err(|source| ParamError::Type {
-                field: known,
-                value: value.to_string(),
-                rule: source.to_string(),
-            })?;
-            all.insert(field.clone(), value);
-        }
-        serde_json::from_value(all.into()).map_err(|source| ParamError::Type {
-            field: "sampling parameters",
-            value: String::new(),
-            rule: source.to_string(),
-        })
-    }
-
-    /// The names of the fields, as JSON has them.
-    pub fn field_names() -> &'static [&'static str] {
-        FIELDS
     }
 }
 
@@ -167,14 +151,22 @@ pub enum ParamError {
         rule: String,
     },
     /// A value of another type than the field has.
-    #[error("{field} is {value}: {rule}")]
+    #[error("{field} is {value}: expected {rule}")]
     Type {
         /// The field.
         field: &'static str,
-        /// Its value.
+        /// Its value, the beginning of it where it is long.
         value: String,
-        /// What is wrong with it.
+        /// What is allowed.
         rule: String,
+    },
+    /// A value of many parts, one of which is wrong.
+    #[error("{field}: {reason}")]
+    Form {
+        /// The field.
+        field: &'static str,
+        /// What is wrong, and with which part.
+        reason: String,
     },
     /// A field that is right, for which there is no code yet.
     #[error("{field} = {value} is not built yet: expected {rule}")]
@@ -198,68 +190,12 @@ impl ParamError {
     /// The field that was refused.
     pub fn field(&self) -> &str {
         match self {
-            Self::Value { field, .. } | Self::Type { field, .. } | Self::NotBuilt { field, .. } => field,
+            Self::Value { field, .. }
+            | Self::Type { field, .. }
+            | Self::Form { field, .. }
+            | Self::NotBuilt { field, .. } => field,
             Self::Unknown { field } => field,
         }
-    }
-}
-
-const FIELDS: &[&str] = &[
-    "n",
-    "best_of",
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "seed",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "logit_bias",
-    "max_tokens",
-    "min_tokens",
-    "stop",
-    "stop_token_ids",
-    "ignore_eos",
-    "include_stop_str_in_output",
-    "logprobs",
-    "prompt_logprobs",
-    "skip_special_tokens",
-    "detokenize",
-    "spaces_between_special_tokens",
-    "bad_words",
-    "allowed_token_ids",
-    "truncate_prompt_tokens",
-    "output_kind",
-    "structured_outputs",
-    "logits_processors",
-];
-
-/// Fields that today's vLLM has and for which there is no code yet, with what works.
-const NOT_BUILT: &[(&str, &str)] = &[
-    ("thinking_token_budget", "none"),
-    ("repetition_detection", "none"),
-    ("logprob_token_ids", "none, and logprobs"),
-    ("flat_logprobs", "false"),
-    ("skip_reading_prefix_cache", "false, and a cache_salt of its own"),
-    ("extra_args", "none"),
-];
-
-/// What a field is refused with that is not one of ours; where it asks for nothing, it is passed over.
-fn not_built(field: &str, value: &serde_json::Value) -> Result<(), ParamError> {
-    match NOT_BUILT.iter().find(|(known, _)| *known == field) {
-        None => Err(ParamError::Unknown { field: field.to_owned() }),
-        Some(_) if *value == serde_json::Value::Bool(false) => Ok(()),
-        Some((field, rule)) => Err(ParamError::NotBuilt { field, value: value.to_string(), rule }),
-    }
-}
-
-/// `logprobs: true` is 1, `false` is none at all, as OpenAI's chat requests have it.
-fn normalized(field: &str, value: &serde_json::Value) -> serde_json::Value {
-    match (field, value.as_bool()) {
-        ("logprobs" | "prompt_logprobs", Some(true)) => 1.into(),
-        ("logprobs" | "prompt_logprobs", Some(false)) => serde_json::Value::Null,
-        _ => value.clone(),
     }
 }
 
@@ -274,43 +210,4 @@ fn one_or_many<'de, D: serde::Deserializer<'de>>(deserializer: D) -> Result<Vec<
         OneOrMany::One(text) => vec![text],
         OneOrMany::Many(texts) => texts,
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn parse(json: &str) -> Result<SamplingParams, ParamError> {
-        SamplingParams::default()
-            .with_json(serde_json::from_str::<serde_json::Value>(json).unwrap().as_object().unwrap())
-    }
-
-    #[test]
-    fn the_listed_fields_are_those_of_the_struct() {
-        let fields = serde_json::to_value(SamplingParams::default()).unwrap();
-        let mut fields: Vec<_> = fields.as_object().unwrap().keys().cloned().collect();
-        let mut listed = FIELDS.to_vec();
-        fields.sort();
-        listed.sort();
-        assert_eq!(fields, listed);
-    }
-
-    #[test]
-    fn null_is_absent_and_json_forms_are_read() {
-        let params =
-            parse(r#"{"max_tokens": null, "stop": "a", "logprobs": true, "logit_bias": {"5": 1}}"#).unwrap();
-        assert_eq!(params.max_tokens, Some(16));
-        assert_eq!((params.stop, params.logprobs), (vec!["a".to_owned()], Some(1)));
-        assert_eq!(params.logit_bias[&5], 1.0);
-    }
-
-    #[test]
-    fn a_wrong_type_and_an_unknown_field_are_named() {
-        assert_eq!(parse(r#"{"top_k": 1.5}"#).unwrap_err().field(), "top_k");
-        assert_eq!(parse(r#"{"max_tokens": -1}"#).unwrap_err().field(), "max_tokens");
-        assert_eq!(
-            parse(r#"{"max_token": 1}"#).unwrap_err().to_string(),
-            "max_token is not a sampling parameter"
-        );
-    }
 }

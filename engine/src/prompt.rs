@@ -10,6 +10,8 @@ use serde_json::{Map, Value};
 pub enum Prompt {
     /// Plain text. The tokenizer puts the model's first token in front, where the model has one.
     Text(String),
+    /// Plain text, and nothing in front of it.
+    BareText(String),
     /// Tokens, used as they are.
     TokenIds(Vec<u32>),
     /// A conversation, written out by the model's chat template.
@@ -20,7 +22,7 @@ impl Prompt {
     /// Bytes of its text; none where it is tokens already.
     pub(crate) fn num_bytes(&self) -> usize {
         match self {
-            Self::Text(text) => text.len(),
+            Self::Text(text) | Self::BareText(text) => text.len(),
             Self::TokenIds(_) => 0,
             Self::Chat(chat) => chat.messages.iter().map(ChatMessage::num_bytes).sum(),
         }
@@ -64,6 +66,9 @@ pub struct ChatPrompt {
     pub template_variables: Map<String, Value>,
     /// A template in place of the model's.
     pub chat_template: Option<String>,
+    /// Whether the tokenizer frames what the template has written as it frames plain text. Templates write that frame
+    /// themselves, as a rule; where one leaves out the first token of the model, it is added in any case.
+    pub add_special_tokens: bool,
 }
 
 impl ChatPrompt {
@@ -75,6 +80,7 @@ impl ChatPrompt {
             continue_final_message: false,
             template_variables: Map::new(),
             chat_template: None,
+            add_special_tokens: false,
         }
     }
 }

@@ -67,14 +67,20 @@ impl PromptRenderer {
 
     /// As [`render`](Self::render), panics included.
     pub(crate) fn render_prompt(&self, prompt: Prompt) -> Result<RenderedPrompt, PromptError> {
+        let prompt = self.render_any(prompt)?;
+        if prompt.token_ids.is_empty() { Err(PromptError::Empty) } else { Ok(prompt) }
+    }
+
+    /// A prompt, or nothing: an empty text is one of no tokens.
+    pub(crate) fn render_any(&self, prompt: Prompt) -> Result<RenderedPrompt, PromptError> {
         let prompt = match prompt {
             Prompt::TokenIds(token_ids) => RenderedPrompt { text: None, token_ids },
             Prompt::Text(text) => self.tokenize_text(text)?,
+            Prompt::BareText(text) => {
+                RenderedPrompt { token_ids: self.encode(&text, false)?, text: Some(text) }
+            }
             Prompt::Chat(chat) => self.tokenize_chat(&chat)?,
         };
-        if prompt.token_ids.is_empty() {
-            return Err(PromptError::Empty);
-        }
         let vocab_size = self.vocab_size;
         match prompt.token_ids.iter().enumerate().find(|&(_, &id)| id as usize >= vocab_size) {
             Some((index, &given)) => Err(PromptError::TokenId { index, given, vocab_size }),
@@ -103,7 +109,7 @@ impl PromptRenderer {
             (None, Some(template)) => template.render(chat, now)?,
             (None, None) => return Err(PromptError::NoTemplate),
         };
-        let mut token_ids = self.encode(&text, false)?;
+        let mut token_ids = self.encode(&text, chat.add_special_tokens)?;
         if let Some(bos) = self.added_bos()?
             && token_ids.first() != Some(&bos)
         {

@@ -60,6 +60,9 @@ pub struct Request {
     pub params: SamplingParams,
     /// Where it is given, the most probable continuations are searched for in this way, and `params` counts for nothing.
     pub beam_search: Option<BeamSearchParams>,
+    /// Whether nothing is generated: its one output is empty, and ends with the reason `length`. The prompt is computed, with
+    /// its log-probabilities where `params` ask for them; what they say of outputs counts for nothing.
+    pub prompt_alone: bool,
     /// On whose behalf it runs, for policies that share the device among tenants. Tenants do not share cached blocks.
     pub tenant: Option<String>,
     /// For policies that look at it: lower is served first.
@@ -81,6 +84,7 @@ impl Request {
             prompt: prompt.into(),
             params,
             beam_search: None,
+            prompt_alone: false,
             tenant: None,
             priority: 0,
             cache_salt: None,

@@ -1,4 +1,4 @@
-//! One row of logits over the vocabularies of SmolLM2 and Qwen2.5.
+//! One row of logits over the vocabularies of SmolLM2 and Qwen2.5, on one core.
 
 use criterion::{BenchmarkId, Criterion, criterion_group, criterion_main};
 use quire_kernels::{
@@ -36,7 +36,7 @@ struct Bench {
 
 impl Bench {
     fn new(vocab_size: usize) -> Result<Self> {
-        let kernels = kernels(CpuConfig::default())?;
+        let kernels = kernels(CpuConfig { threads: Some(1), ..CpuConfig::default() })?;
         let ctx = kernels.step_ctx(0)?;
         let i32s = |value: i32| kernels.upload(DType::I32, &[1], &[value]);
         let (zeros, out) = (i32s(0)?, i32s(0)?);

@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use crate::checked::ParamLimits;
+use crate::checked::{ParamLimits, written};
 use crate::params::{ParamError, SamplingParams};
 
 /// Parameters of a beam search. The names and meanings are those of vLLM.
@@ -82,7 +82,7 @@ impl BeamSearchParams {
             return refuse("beam_width", self.beam_width.to_string(), rule);
         }
         if !self.length_penalty.is_finite() {
-            return refuse("length_penalty", self.length_penalty.to_string(), "a finite number".to_owned());
+            return refuse("length_penalty", written(self.length_penalty), "a finite number".to_owned());
         }
         Ok(CheckedBeams { width: self.beam_width as usize, length_penalty: self.length_penalty })
     }
@@ -93,8 +93,8 @@ impl BeamSearchParams {
         let refuse = |field, value: String| {
             Err(ParamError::NotBuilt { field, value, rule: "none beside a beam search" })
         };
-        if let Some(form) = &params.structured_outputs {
-            return refuse("structured_outputs", serde_json::to_string(form).unwrap_or_default());
+        if params.structured_outputs.is_some() {
+            return refuse("structured_outputs", "a form".to_owned());
         }
         match params.logits_processors.first() {
             Some(call) => refuse("logits_processors", call.name.clone()),

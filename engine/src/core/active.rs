@@ -131,6 +131,8 @@ pub(super) struct ActiveRequest {
     pub(super) params: Arc<CheckedParams>,
     /// The sequences that are still to be made of its first one.
     unforked: Option<Unforked>,
+    /// Nothing is generated: what its sequence samples means nothing.
+    pub(super) prompt_alone: bool,
     /// The form of its outputs.
     grammar: Option<Grammar>,
     sampling: RowSampling,
@@ -149,11 +151,13 @@ pub(super) struct ActiveRequest {
     failure: Option<Error>,
 }
 
-/// Sequences that a request does not have yet: they are forked from its first when the prompt is computed.
+/// Sequences that a request does not have yet: they are forked from one of its sequences when that has computed the prompt.
 pub(super) struct Unforked {
     pub(super) num: u32,
     /// What they would be if they had come by themselves, without the prompt.
     pub(super) like: NewSequence,
+    /// The sequence that they are forked of.
+    pub(super) first: SeqId,
     /// The first sequence has ended with its first token, and stays until the others have been made of it.
     pub(super) held_end: Option<SeqFinish>,
 }
@@ -170,7 +174,9 @@ pub(super) struct NewRequest {
     pub(super) detokenizer: Box<dyn Detokenizer>,
     pub(super) sink: Box<dyn EventSink>,
     pub(super) waiting: WaitingSlot,
-    pub(super) unforked: Option<Unforked>,
+    /// Sequences beside the first, and what they would be by themselves.
+    pub(super) unforked: Option<(u32, NewSequence)>,
+    pub(super) prompt_alone: bool,
     pub(super) beams: Option<Box<BeamGroup>>,
 }
 
@@ -195,7 +201,8 @@ impl ActiveRequest {
             waiting: Some(new.waiting),
             sink: new.sink,
             params,
-            unforked: new.unforked,
+            unforked: new.unforked.map(|(num, like)| Unforked { num, like, first: seq, held_end: None }),
+            prompt_alone: new.prompt_alone,
             grammar: None,
             sampling: new.sampling,
             prompt: new.prompt,
@@ -229,6 +236,9 @@ impl ActiveRequest {
         decoder: &TextDecoder,
         now: Time,
     ) -> Option<SeqFinish> {
+        if self.prompt_alone {
+            return Some(SeqFinish::Length);
+        }
         if let Some(beams) = &mut self.beams {
             beams.take_candidates(seq, logprobs.map_or(&[][..], |logprobs| &logprobs.top), now);
             return None;
@@ -240,11 +250,11 @@ impl ActiveRequest {
         });
         match &mut self.unforked {
             // It is needed for a moment more: see `fork.rs`.
-            Some(unforked) => {
+            Some(unforked) if unforked.first == seq => {
                 unforked.held_end = end;
                 None
             }
-            None => end,
+            _ => end,
         }
     }
 
@@ -313,9 +323,19 @@ impl ActiveRequest {
         self.branches.get(&seq)?.last_gap()
     }
 
-    /// The sequences that it has not got yet, to be made now.
-    pub(super) fn take_unforked(&mut self) -> Option<Unforked> {
-        self.unforked.take()
+    /// The sequences that it has not got yet, and will not get.
+    pub(super) fn drop_unforked(&mut self) {
+        self.unforked = None;
+    }
+
+    /// The sequences that are to be made of `first`, now.
+    pub(super) fn take_unforked_of(&mut self, first: SeqId) -> Option<Unforked> {
+        self.unforked.take_if(|unforked| unforked.first == first)
+    }
+
+    /// Leaves sequences to be made later.
+    pub(super) fn leave_unforked(&mut self, unforked: Unforked) {
+        self.unforked = Some(unforked).filter(|unforked| unforked.num > 0);
     }
 
     /// Sends what can be shown of one output, after a step that was committed at that moment.

@@ -11,7 +11,7 @@ use quire_scheduler::{
     StepPlan, Time, WaitReason,
 };
 
-use super::active::{ActiveRequest, NewRequest, Requests, Unforked};
+use super::active::{ActiveRequest, NewRequest, Requests};
 use super::beams::{BeamGroup, NewBeams};
 use super::inbox::{Command, Inbox, RequestKey, Status, Submission};
 use super::rates::MeasuredRates;
@@ -221,6 +221,7 @@ impl EngineCore {
                     sink,
                     waiting,
                     unforked,
+                    prompt_alone: prepared.prompt_alone,
                     beams: beams.map(|beams| Box::new(BeamGroup::new(seq, beams, self.decoder.clone()))),
                 };
                 self.requests.insert(seq, request);
@@ -244,7 +245,7 @@ impl EngineCore {
     fn abort(&mut self, key: RequestKey) {
         let seqs = self.requests.seqs_of(key);
         if let Some(request) = seqs.first().and_then(|first| self.requests.get_mut(*first)) {
-            request.take_unforked();
+            request.drop_unforked();
         }
         let finished = seqs.into_iter().filter_map(|seq| self.scheduler.abort(seq)).collect();
         self.finish(finished, self.clock.now());
@@ -323,6 +324,9 @@ impl EngineCore {
     pub(super) fn note_tokens(&mut self, seq: SeqId, num_tokens: u32, now: Time) {
         let Some(request) = self.requests.get(seq) else { return };
         self.stats.num_generation_tokens += u64::from(num_tokens);
+        if request.prompt_alone {
+            self.stats.num_prompt_tokens += u64::from(request.num_prompt_tokens);
+        }
         if let Some(gap) = request.last_gap(seq) {
             self.stats.distributions.inter_token_s.observe(gap.as_secs_f64());
         }
@@ -400,14 +404,14 @@ fn count_requests(stats: &mut EngineStats, requests: &Requests, scheduler: &Sche
 }
 
 /// What a request of several outputs will want when its prompt is computed.
-fn unforked(prepared: &Prepared) -> Option<Unforked> {
+fn unforked(prepared: &Prepared) -> Option<(u32, NewSequence)> {
     let num = prepared.params.n() - 1;
     if num == 0 {
         return None;
     }
     // The hashes of the prompt's blocks were computed on the caller's thread, once for all.
     let like = NewSequence { hashes: prepared.sequence.hashes.clone(), ..like(&prepared.sequence) };
-    Some(Unforked { num, like, held_end: None })
+    Some((num, like))
 }
 
 /// A sequence without its prompt.

@@ -86,7 +86,7 @@ impl CollectedStep {
                 results.push(SequenceResult {
                     seq: row.seq,
                     epoch: row.epoch,
-                    tokens: &output.token_ids,
+                    tokens: if request.prompt_alone { &[] } else { &output.token_ids },
                     finish,
                 });
             }

@@ -52,6 +52,16 @@ impl TextDecoder {
         Box::new(StreamDetokenizer { tokenizer, stream })
     }
 
+    /// The text of tokens, special ones too, up to a character that they begin and do not end.
+    pub(crate) fn text_before(&self, token_ids: &[u32]) -> String {
+        let mut text = String::new();
+        if let Some(tokenizer) = &self.tokenizer {
+            let mut stream = TextStream::new(TextOptions::default());
+            token_ids.iter().for_each(|&id| stream.push(tokenizer, id, &mut text));
+        }
+        text
+    }
+
     /// A token alone: parts of a character show as U+FFFD, special tokens as they are written.
     pub(crate) fn token_text(&self, token_id: u32) -> String {
         self.tokenizer.as_ref().map_or_else(String::new, |tokenizer| tokenizer.decode(&[token_id]))

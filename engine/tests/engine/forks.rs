@@ -157,6 +157,26 @@ fn what_has_no_room_beside_the_first_waits() {
     rig.check_alive();
 }
 
+/// Eight at a time: each time the prompt is computed once.
+#[test]
+fn a_prompt_is_computed_once_for_all_that_run_together() {
+    for (num_outputs, num_prefills) in [(8, 1), (9, 2), (64, 8), (65, 9)] {
+        let mut spec = RigSpec::with_pool(256, 16);
+        spec.options =
+            spec.options.clone().max_num_seqs(8).enable_prefix_caching(false).async_scheduling(false);
+        let rig = spec.start(|_, position| position as u32);
+        let output = drain(rig.llm.stream(Request::new(vec![9; 7], outputs(num_outputs, 1))).unwrap());
+        assert_eq!(output.outputs.len(), num_outputs as usize);
+        let indices = output.outputs.iter().map(|output| output.index);
+        assert!(indices.eq(0..num_outputs) && output.outputs.iter().all(|output| output.token_ids == [7]));
+        let num_tokens: usize = rig.control.batches().iter().map(|batch| batch.num_tokens()).sum();
+        // A fork computes the last token of the prompt, a first one all seven.
+        assert_eq!(num_tokens, num_outputs as usize + 6 * num_prefills, "{num_outputs} outputs");
+        rig.check_idle();
+        rig.check_alive();
+    }
+}
+
 #[test]
 fn f_rig_a_dropped_request_ends_all_its_branches_at_every_point() {
     for num_events in 0..12 {

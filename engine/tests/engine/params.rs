@@ -35,14 +35,14 @@ const SWITCHES: &str = r#"[1, 0, "true", [true], {}]"#;
 const HUGE: &str = "18446744073709551616";
 
 const ROWS: &[Row] = &[
-    row("n", "1", "[1, 2, 16384]", "[0, 16385]", r#"["x", 1.5, -1, true]"#),
+    row("n", "1", "[1, 2, 3.0, 16384]", "[0, 16385]", r#"["x", 1.5, -1, true]"#),
     row("best_of", "null", "[1]", "[0, 2]", r#"["1", 1.5, -1]"#),
     row("presence_penalty", "0.0", "[-2, -1.5, 0, 2]", "[-2.001, 2.001, 1e300]", NUMBERS),
     row("frequency_penalty", "0.0", "[-2, 0, 1, 2]", "[-2.001, 2.001]", NUMBERS),
     row("repetition_penalty", "1.0", "[0.001, 1, 2, 1000]", "[0, -1, 1e300]", NUMBERS),
     row("temperature", "1.0", "[0, 0.000001, 0.005, 1, 2]", "[-0.001, 2.001, 1e300]", NUMBERS),
     row("top_p", "1.0", "[0.000001, 0.5, 1]", "[0, -0.1, 1.001]", NUMBERS),
-    row("top_k", "0", "[-1, 0, 1, 1000000]", "[-2]", INTEGERS),
+    row("top_k", "0", "[-1, -1.0, 0, 1, 1000000]", "[-2, -2.0]", INTEGERS),
     row("min_p", "0.0", "[0, 0.5, 1]", "[-0.001, 1.001]", NUMBERS),
     row(
         "seed",
@@ -53,13 +53,14 @@ const ROWS: &[Row] = &[
     ),
     row("stop", "[]", r#"["a", ["a", "b"], []]"#, r#"["", ["a", ""]]"#, "[1, [1], {}, true]"),
     row("stop_token_ids", "[]", "[[], [0], [99]]", "[[100], [0, 100]]", r#"[["a"], [1.5], [-1], 5, "5"]"#),
-    row("bad_words", "[]", r#"[[], ["a"]]"#, r#"[[""], ["a", " "]]"#, r#"["a", [1], {}]"#),
+    row("bad_words", "[]", r#"[[], ["a"], ["a", " "]]"#, r#"[[""], ["a", ""]]"#, r#"["a", [1], {}]"#),
     row("include_stop_str_in_output", "false", "[true, false]", "[]", SWITCHES),
     row("ignore_eos", "false", "[true, false]", "[]", SWITCHES),
-    row("max_tokens", "16", "[1, 18446744073709551615]", "[0]", r#"[-1, 1.5, "1", true]"#),
+    row("max_tokens", "16", "[1, 7.0, 18446744073709551615]", "[0]", r#"[-1, 1.5, "1", true]"#),
     row("min_tokens", "0", "[0, 16]", "[17]", r#"[-1, 1.5, "1", true]"#),
     row("logprobs", "null", "[0, 20, true, false]", "[-1, -2, 21]", r#"["1", 1.5, [1]]"#),
     row("prompt_logprobs", "null", "[0, 20, true, false]", "[-1, -2, 21]", r#"["1", 1.5, [1]]"#),
+    row("skip_reading_prefix_cache", "false", "[true, false]", "[]", SWITCHES),
     row("detokenize", "true", "[true, false]", "[]", SWITCHES),
     row("skip_special_tokens", "true", "[true, false]", "[]", SWITCHES),
     row("spaces_between_special_tokens", "true", "[true, false]", "[]", SWITCHES),
@@ -145,7 +146,8 @@ fn every_field_has_its_default_its_range_and_its_type() {
         }
         for value in list(row.other_type) {
             let error = check(field, &value).expect_err(&format!("{field} = {value}"));
-            assert!(matches!(error, ParamError::Type { .. }) && error.field() == field, "{field}: {error}");
+            let is_of_type = matches!(error, ParamError::Type { .. } | ParamError::Form { .. });
+            assert!(is_of_type && error.field() == field, "{field}: {error}");
         }
     }
 }
@@ -279,7 +281,6 @@ fn fields_of_vllm_without_code_are_refused_by_name() {
         ("repetition_detection", json!({"max_pattern_size": 4})),
         ("logprob_token_ids", json!([1, 2])),
         ("flat_logprobs", json!(true)),
-        ("skip_reading_prefix_cache", json!(true)),
         ("extra_args", json!({"a": 1})),
     ] {
         let error = check(field, &value).unwrap_err();

@@ -45,6 +45,7 @@ struct Conversation {
     continue_final_message: Option<bool>,
     chat_template: Option<String>,
     chat_template_kwargs: Option<Map<String, Value>>,
+    add_special_tokens: Option<bool>,
 }
 
 pub(crate) fn run(context: &Context<'_>, args: &RenderArgs) -> Result<()> {
@@ -99,6 +100,7 @@ fn parse(text: &str) -> Result<ChatPrompt, serde_json::Error> {
         continue_final_message,
         template_variables,
         chat_template: conversation.chat_template,
+        add_special_tokens: conversation.add_special_tokens.unwrap_or(false),
     })
 }
 

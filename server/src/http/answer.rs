@@ -11,7 +11,7 @@ pub(crate) struct Head {
     pub(crate) id: String,
     object: &'static str,
     created: u64,
-    model: String,
+    pub(crate) model: String,
 }
 
 impl Head {

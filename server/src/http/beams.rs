@@ -1,6 +1,7 @@
 //! `use_beam_search` of completions: `n` beams in place of `n` draws.
 
 use quire_engine::{BeamSearchParams, SamplingParams};
+use quire_executor::LogprobsMode;
 use serde_json::{Value, json};
 
 use super::body::Body;
@@ -10,8 +11,8 @@ use super::error::ApiError;
 pub(crate) struct BeamFields {
     length_penalty: f64,
     /// What the client wrote itself: the one that a model's makers recommend is for drawing.
-    temperature: f64,
-    /// Parameters that the client wrote and a search does not know.
+    temperature: Option<f64>,
+    /// Parameters that the client may have written and a search does not know.
     without_place: Vec<&'static str>,
 }
 
@@ -21,19 +22,30 @@ impl BeamFields {
         if !body.take_bool("use_beam_search")?.unwrap_or(false) {
             return Ok(None);
         }
-        let temperature = body.peek("temperature").and_then(Value::as_f64).unwrap_or(0.0);
-        let length_penalty = match body.take_value("length_penalty") {
-            None => 1.0,
-            Some(given) => given.as_f64().ok_or_else(|| {
-                ApiError::bad_field("length_penalty", format!("length_penalty is {given}: expected a number"))
-            })?,
-        };
-        let without_place = NO_PLACE.into_iter().filter(|field| body.peek(field).is_some()).collect();
+        let temperature = body.peek("temperature").and_then(Value::as_f64);
+        let length_penalty = body.take_number("length_penalty")?.unwrap_or(1.0);
+        let has_place = |field: &str| HAVE_PLACE.contains(&field);
+        let fields = SamplingParams::field_names().iter().copied();
+        let without_place = fields
+            .filter(|field| !has_place(field) && (body.peek(field).is_some() || *field == FORM))
+            .collect();
         Ok(Some(Self { length_penalty, temperature, without_place }))
+    }
+
+    /// Fields that the client wrote and that change no outcome of a search in which log-probabilities are told as the model
+    /// gives them, or as they are drawn by.
+    pub(crate) fn without_effect(&self, mode: LogprobsMode) -> Vec<&'static str> {
+        let is_scaled = mode == LogprobsMode::ProcessedLogprobs;
+        let is_plain = self.temperature.is_none_or(|temperature| temperature == 0.0 || temperature == 1.0);
+        if is_scaled || is_plain { Vec::new() } else { vec!["temperature"] }
     }
 
     /// The search. What would change drawn outputs and has no place in it is refused.
     pub(crate) fn search(self, params: &SamplingParams) -> Result<BeamSearchParams, ApiError> {
+        if let Some(best_of) = params.best_of.filter(|&best_of| best_of != params.n) {
+            let message = format!("best_of is {best_of}: expected none, or n = {}", params.n);
+            return Err(ApiError::bad_field("best_of", message));
+        }
         let (params_given, plain) = (json!(params), json!(SamplingParams::default()));
         if let Some(field) = self.without_place.iter().find(|field| params_given[**field] != plain[**field]) {
             let message = format!("{field} is not built beside use_beam_search: expected none");
@@ -41,7 +53,7 @@ impl BeamFields {
         }
         Ok(BeamSearchParams {
             ignore_eos: params.ignore_eos,
-            temperature: self.temperature,
+            temperature: self.temperature.unwrap_or(0.0),
             length_penalty: self.length_penalty,
             include_stop_str_in_output: params.include_stop_str_in_output,
             ..BeamSearchParams::new(params.n, params.max_tokens.unwrap_or(u64::MAX))
@@ -49,18 +61,69 @@ impl BeamFields {
     }
 }
 
-/// Parameters that a search does not know.
-const NO_PLACE: [&str; 12] = [
-    "stop",
-    "stop_token_ids",
-    "min_tokens",
-    "logprobs",
-    "prompt_logprobs",
-    "logit_bias",
-    "bad_words",
-    "allowed_token_ids",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "truncate_prompt_tokens",
+/// The form of an output has other names too.
+const FORM: &str = "structured_outputs";
+
+/// Parameters that a search knows, or that mean nothing to what is not drawn.
+const HAVE_PLACE: [&str; 9] = [
+    "n",
+    "best_of",
+    "temperature",
+    "max_tokens",
+    "ignore_eos",
+    "include_stop_str_in_output",
+    "seed",
+    "output_kind",
+    "skip_reading_prefix_cache",
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn search(json: Value) -> Result<BeamSearchParams, ApiError> {
+        let mut body = Body::parse(json.to_string().as_bytes()).expect("an object");
+        let beams = BeamFields::take(&mut body)?.expect("a search is asked for");
+        let given = body.take_all(SamplingParams::field_names());
+        beams.search(&SamplingParams::default().with_json(&given)?)
+    }
+
+    #[test]
+    fn what_a_search_does_not_do_is_refused() {
+        assert!(search(json!({"use_beam_search": true, "n": 3, "best_of": 3, "temperature": 0.5})).is_ok());
+        for (field, value, status) in [
+            ("best_of", json!(4), 400),
+            ("top_p", json!(0.5), 501),
+            ("top_k", json!(5), 501),
+            ("min_p", json!(0.5), 501),
+            ("detokenize", json!(false), 501),
+            ("skip_special_tokens", json!(false), 501),
+            ("logprobs", json!(1), 501),
+            ("structured_outputs", json!({"regex": "a"}), 501),
+            ("logits_processors", json!(["x"]), 501),
+            ("length_penalty", json!("x"), 400),
+        ] {
+            let error = search(json!({"use_beam_search": true, "n": 3, field: value})).expect_err(field);
+            assert_eq!(
+                (error.param.as_deref(), error.status.as_u16()),
+                (Some(field), status),
+                "{}",
+                error.message
+            );
+        }
+    }
+
+    #[test]
+    fn a_temperature_that_changes_nothing_is_told() {
+        let fields = |json: Value| {
+            let mut body = Body::parse(json.to_string().as_bytes()).expect("an object");
+            BeamFields::take(&mut body).expect("right").expect("a search")
+        };
+        let warm = fields(json!({"use_beam_search": true, "temperature": 0.5}));
+        assert_eq!(warm.without_effect(LogprobsMode::RawLogprobs), ["temperature"]);
+        assert!(warm.without_effect(LogprobsMode::ProcessedLogprobs).is_empty());
+        assert!(
+            fields(json!({"use_beam_search": true})).without_effect(LogprobsMode::RawLogprobs).is_empty()
+        );
+    }
+}

@@ -17,8 +17,7 @@ pub(crate) struct Body(Map<String, Value>);
 impl Body {
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, ApiError> {
         let refuse = |message| ApiError::new(StatusCode::BAD_REQUEST, message);
-        let value: Value = serde_json::from_slice(bytes)
-            .map_err(|error| refuse(format!("the body is not JSON: {error}")))?;
+        let value: Value = serde_json::from_slice(bytes).map_err(|error| refuse(unread(&error)))?;
         match value {
             Value::Object(fields) => Ok(Self(fields)),
             other => Err(refuse(format!("the body is {}: expected a JSON object", kind_of(&other)))),
@@ -47,7 +46,29 @@ impl Body {
     pub(crate) fn take_integer(&mut self, field: &str) -> Result<Option<i64>, ApiError> {
         match self.take_value(field) {
             None => Ok(None),
-            Some(given) => given.as_i64().map(Some).ok_or_else(|| wrong(field, &given, "a whole number")),
+            Some(given) => integer(&given).map(Some).ok_or_else(|| wrong(field, &given, "a whole number")),
+        }
+    }
+
+    /// As [`take_bool`](Self::take_bool), for a number.
+    pub(crate) fn take_number(&mut self, field: &str) -> Result<Option<f64>, ApiError> {
+        match self.take_value(field) {
+            None => Ok(None),
+            Some(given) => given.as_f64().map(Some).ok_or_else(|| wrong(field, &given, "a number")),
+        }
+    }
+
+    /// A whole number from 0 that stays, where there is one; a wrong one is refused by those who take it.
+    pub(crate) fn peek_count(&self, field: &str) -> Option<u64> {
+        let given = self.peek(field)?;
+        given.as_u64().or_else(|| integer(given)?.try_into().ok())
+    }
+
+    /// Refuses a field that is no text, and leaves it.
+    pub(crate) fn check_text(&self, field: &str) -> Result<(), ApiError> {
+        match self.peek(field) {
+            None | Some(Value::String(_)) => Ok(()),
+            Some(other) => Err(wrong(field, other, "a string")),
         }
     }
 
@@ -95,6 +116,23 @@ impl FromRequest<Arc<Service>> for Body {
     }
 }
 
+/// What is wrong with bytes that are not read as JSON.
+fn unread(error: &serde_json::Error) -> String {
+    match error.to_string() {
+        text if text.starts_with("recursion limit exceeded") => {
+            "the body is nested too deeply: expected at most 127 levels of lists and objects".to_owned()
+        }
+        text => format!("the body is not JSON: {text}"),
+    }
+}
+
+/// A whole number, also one that is written with a fraction of zero.
+pub(crate) fn integer(value: &Value) -> Option<i64> {
+    const EXACT: f64 = (1u64 << 53) as f64;
+    let is_whole = |number: &f64| number.fract() == 0.0 && number.abs() <= EXACT;
+    value.as_i64().or_else(|| value.as_f64().filter(is_whole).map(|number| number as i64))
+}
+
 fn unreadable(status: StatusCode, why: String) -> ApiError {
     let message = match status {
         StatusCode::PAYLOAD_TOO_LARGE => {
@@ -133,7 +171,7 @@ fn wrong(field: &str, given: &Value, expected: &str) -> ApiError {
 }
 
 /// A value as it was given, or its kind where it is long.
-fn shown(value: &Value) -> String {
+pub(crate) fn shown(value: &Value) -> String {
     let text = value.to_string();
     if text.len() <= 60 { text } else { kind_of(value).to_owned() }
 }
@@ -191,5 +229,28 @@ mod tests {
             "n is 1.5: expected a whole number"
         );
         assert!(body.rest().is_empty());
+    }
+
+    #[test]
+    fn a_whole_number_may_be_written_with_a_fraction_of_zero() {
+        for (json, expected) in [
+            ("1", Some(1)),
+            ("-2.0", Some(-2)),
+            ("1e3", Some(1000)),
+            ("1.5", None),
+            ("1e300", None),
+            ("\"1\"", None),
+        ] {
+            assert_eq!(integer(&serde_json::from_str(json).expect("JSON")), expected, "{json}");
+        }
+    }
+
+    #[test]
+    fn a_body_that_is_nested_deeply_is_not_called_broken() {
+        let deep = format!("{{\"a\": {}1{}}}", "[".repeat(200), "]".repeat(200));
+        let error = Body::parse(deep.as_bytes()).expect_err("200 levels");
+        assert!(error.message.contains("at most 127 levels"), "{}", error.message);
+        let least = format!("{{\"a\": {}1{}}}", "[".repeat(126), "]".repeat(126));
+        assert!(Body::parse(least.as_bytes()).is_ok());
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use quire_engine::chat::ChatParser;
+use quire_engine::chat::{ChatDelta, ChatOutput, ChatParser};
 use quire_engine::{CompletionOutput, Delta, Prompt, RequestOutput, SamplingParams, StopReason};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -30,7 +30,7 @@ pub(crate) async fn chat_completions(
     mut body: Body,
 ) -> Result<Response, ApiError> {
     let asked = Asked::take(&service, &caller, &mut body)?;
-    service.pass_over(&body, &caller)?;
+    service.pass_over(&body.rest(), &caller)?;
     let requests = common::requests(
         &asked.head.id,
         vec![asked.prompt],
@@ -40,6 +40,7 @@ pub(crate) async fn chat_completions(
     );
     let prepared = service.prepare(&caller, requests, asked.max_tokens).await;
     let prepared = prepared.map_err(|error| asked.names.translate(error))?;
+    let names = asked.names;
     let reading = match prepared.requests.first().filter(|_| asked.reading.asks_for_prompt()) {
         Some(request) => {
             let end = service.engine.detokenize(end_of(request.prompt()).to_vec()).await?;
@@ -51,17 +52,18 @@ pub(crate) async fn chat_completions(
         role: service.settings.response_role.clone(),
         echo: asked.echo,
         reading,
-        token_form: service.settings.token_form(),
+        shows_reasoning: asked.shows_reasoning,
+        token_form: asked.token_form,
     };
     let mut usage = prepared.usage().with_details(service.settings.enable_prompt_tokens_details);
     let head = asked.head;
     if let Some(streaming) = asked.streaming {
         let writer = Choices::new(form, asked.params.n as usize);
-        return events::response(&service, prepared, Chunks::new(head, streaming, usage, writer));
+        return events::response(&service, prepared, Chunks::new(head, streaming, usage, names, writer));
     }
     let (mut streams, open) = prepared.start()?;
     let stream = streams.pop().expect("one prompt, one request");
-    let output = open.within(stream.finish()).await?;
+    let output = open.within(stream.finish()).await.map_err(|error| names.translate(error))?;
     usage.whole(&output);
     open.generated(usage.completion_tokens);
     Ok(Json(form.completion(head, output, usage)).into_response())
@@ -73,13 +75,16 @@ fn end_of(prompt: &[u32]) -> &[u32] {
 }
 
 /// What a request asks for.
-struct Asked {
-    head: Head,
-    prompt: Prompt,
-    params: SamplingParams,
-    names: FieldNames,
-    max_tokens: Option<u64>,
+pub(crate) struct Asked {
+    pub(crate) head: Head,
+    pub(crate) prompt: Prompt,
+    pub(crate) params: SamplingParams,
+    pub(crate) names: FieldNames,
+    /// What the client wrote itself.
+    pub(crate) max_tokens: Option<u64>,
     reading: Reading,
+    shows_reasoning: bool,
+    token_form: TokenForm,
     /// What answers begin with: the final message, where it is continued and to be shown.
     echo: String,
     streaming: Option<Streaming>,
@@ -87,18 +92,19 @@ struct Asked {
 }
 
 impl Asked {
-    fn take(service: &Service, caller: &Caller, body: &mut Body) -> Result<Self, ApiError> {
+    pub(crate) fn take(service: &Service, caller: &Caller, body: &mut Body) -> Result<Self, ApiError> {
         let model = service.model_name(body.take_text("model")?)?;
-        let mut chat = conversation::take(body)?;
+        let (chat, tools) = conversation::take(body)?;
         let streaming = streaming::take(body, service.settings.includes_usage)?;
-        let limit = body.peek("max_completion_tokens").or_else(|| body.peek("max_tokens"));
-        let max_tokens = limit.and_then(Value::as_u64);
+        let max_tokens = body.peek_count("max_completion_tokens").or_else(|| body.peek_count("max_tokens"));
         let (mut params, mut names) = sampling::of_chat(body, &service.engine.model().default_params)?;
         if streaming.is_some() && params.prompt_logprobs.is_some_and(|num| num != 0) {
             let message = "prompt_logprobs: expected none in a stream";
             return Err(ApiError::bad_field("prompt_logprobs", message));
         }
-        let reading = Reading::take(body, service.settings.reading, &mut chat, (&mut params, &mut names))?;
+        let reading = Reading::of(tools, service.settings.reading, (&mut params, &mut names))?;
+        let shows_reasoning = body.take_bool("include_reasoning")?.unwrap_or(true);
+        let token_form = service.settings.token_form(body.take_bool("return_tokens_as_token_ids")?);
         let is_echoed = body.take_bool("echo")?.unwrap_or(false);
         let last =
             chat.messages.last().filter(|last| is_echoed && last.role == service.settings.response_role);
@@ -108,7 +114,19 @@ impl Asked {
         let object = if streaming.is_some() { "chat.completion.chunk" } else { "chat.completion" };
         let head = Head::new(id, object, model);
         let prompt = Prompt::Chat(chat);
-        Ok(Self { head, prompt, params, names, max_tokens, reading, echo, streaming, common })
+        Ok(Self {
+            head,
+            prompt,
+            params,
+            names,
+            max_tokens,
+            reading,
+            shows_reasoning,
+            token_form,
+            echo,
+            streaming,
+            common,
+        })
     }
 }
 
@@ -144,10 +162,17 @@ struct Form {
     role: String,
     echo: String,
     reading: Reading,
+    shows_reasoning: bool,
     token_form: TokenForm,
 }
 
 impl Form {
+    /// A piece, unless it is reasoning that is not wanted.
+    fn shown(&self, delta: ChatDelta) -> Option<MessageDelta<'_>> {
+        let is_hidden = !self.shows_reasoning && matches!(delta, ChatDelta::Reasoning(_));
+        (!is_hidden).then(|| delta.into())
+    }
+
     fn completion(&self, head: Head, output: RequestOutput, usage: Usage) -> Completion {
         let choices = output.outputs.into_iter().map(|one| self.choice(one)).collect();
         Completion {
@@ -158,6 +183,7 @@ impl Form {
 
     fn choice(&self, output: CompletionOutput) -> Choice {
         let said = ChatParser::parse(self.reading.of_output(), &output.text);
+        let said = ChatOutput { reasoning: said.reasoning.filter(|_| self.shows_reasoning), ..said };
         let has_called = self.reading.ends_to_call && !said.tool_calls.is_empty();
         Choice {
             index: output.index as usize,
@@ -207,7 +233,7 @@ impl ChoiceWriter for Choices {
             delta.finish_reason.map(|reason| (ChatFinish::of(reason, has_called), delta.stop_reason));
         let mut logprobs =
             delta.logprobs.as_deref().map(|tokens| ChatLogprobs::of(tokens, self.form.token_form));
-        let mut pieces: Vec<MessageDelta<'_>> = said.into_iter().map(MessageDelta::from).collect();
+        let mut pieces: Vec<_> = said.into_iter().filter_map(|delta| self.form.shown(delta)).collect();
         if pieces.is_empty() && (end.is_some() || logprobs.is_some()) {
             pieces.push(MessageDelta::content(String::new()));
         }

@@ -7,6 +7,7 @@ use super::answer::Head;
 use super::error::ApiError;
 use super::event_buffer::Events;
 use super::events::EventWriter;
+use super::field_names::FieldNames;
 use super::streaming::Streaming;
 use super::usage::Usage;
 
@@ -37,6 +38,8 @@ pub(crate) struct Chunks<W> {
     streaming: Streaming,
     /// So far.
     usage: Usage,
+    /// What the client calls the fields that errors are about.
+    names: FieldNames,
     writer: W,
 }
 
@@ -77,9 +80,9 @@ impl ChunkSink<'_> {
 }
 
 impl<W: ChoiceWriter> Chunks<W> {
-    /// A stream whose prompts cost as much as `usage` says.
-    pub(crate) fn new(head: Head, streaming: Streaming, usage: Usage, writer: W) -> Self {
-        Self { opening: opening(&head), streaming, usage, writer }
+    /// A stream whose prompts cost as much as `usage` says, for a client that calls fields by those names.
+    pub(crate) fn new(head: Head, streaming: Streaming, usage: Usage, names: FieldNames, writer: W) -> Self {
+        Self { opening: opening(&head), streaming, usage, names, writer }
     }
 
     fn delta(&mut self, place: usize, delta: Delta, out: &mut Events) {
@@ -111,10 +114,11 @@ impl<W: ChoiceWriter> Chunks<W> {
 impl<W: ChoiceWriter> EventWriter for Chunks<W> {
     fn write(&mut self, place: usize, event: RequestEvent, out: &mut Events) -> Result<(), ApiError> {
         match event {
+            RequestEvent::Delta(_) if self.writer.comes_whole() => {}
             RequestEvent::Delta(delta) => self.delta(place, delta, out),
             RequestEvent::Finished(output) => self.finished(place, &output, out),
             RequestEvent::SoFar(_) => {}
-            RequestEvent::Failed(error) => return Err(error.into()),
+            RequestEvent::Failed(error) => return Err(self.names.translate(error.into())),
         }
         Ok(())
     }

@@ -31,6 +31,10 @@ pub(crate) const NOT_BUILT: [&str; 13] = [
     "prediction",
 ];
 
+/// Fields that say who asks or how something is done that is done in one way here: texts that change no answer. They are left in
+/// the body, for those who warn of what has no effect.
+pub(crate) const NO_EFFECT: [&str; 2] = ["user", "guided_decoding_backend"];
+
 impl CommonFields {
     pub(crate) fn take(body: &mut Body) -> Result<Self, ApiError> {
         for field in NOT_BUILT {
@@ -41,17 +45,21 @@ impl CommonFields {
                 }
             }
         }
-        // Limits of beam search say nothing where there is none.
-        body.take_value("length_penalty");
+        // It says nothing where there is no beam search.
+        body.take_number("length_penalty")?;
+        NO_EFFECT.into_iter().try_for_each(|field| body.check_text(field))?;
         let priority = body.take_integer("priority")?.unwrap_or(0);
         let priority = i32::try_from(priority).map_err(|_| {
             ApiError::bad_field("priority", format!("priority is {priority}: expected a number of 32 bits"))
         })?;
-        Ok(Self {
-            request_id: body.take_text("request_id")?,
-            priority,
-            cache_salt: body.take_text("cache_salt")?,
-        })
+        let cache_salt = body.take_text("cache_salt")?;
+        if cache_salt.as_ref().is_some_and(String::is_empty) {
+            return Err(ApiError::bad_field(
+                "cache_salt",
+                "cache_salt is \"\": expected at least a character",
+            ));
+        }
+        Ok(Self { request_id: body.take_text("request_id")?, priority, cache_salt })
     }
 }
 
@@ -70,6 +78,7 @@ pub(crate) fn requests(
         // Chunks are written from pieces, whatever the client asks for.
         params: SamplingParams { output_kind: OutputKind::Delta, ..params.clone() },
         beam_search: None,
+        prompt_alone: false,
         tenant: tenant.clone(),
         priority: common.priority,
         cache_salt: common.cache_salt.clone(),

@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use futures_util::future::try_join_all;
 use quire_engine::{
-    BeamSearchParams, CompletionOutput, Delta, FinishReason, Prompt, Request, RequestOutput, RequestStream,
+    BeamSearchParams, CompletionOutput, Delta, FinishReason, Prompt, RequestOutput, RequestStream,
     SamplingParams, StopReason, TokenLogprobs,
 };
 use serde::Serialize;
@@ -21,9 +21,8 @@ use super::chunks::{ChoiceWriter, ChunkSink, Chunks};
 use super::error::ApiError;
 use super::field_names::FieldNames;
 use super::logprobs::{CompletionLogprobs, TokenForm};
-use super::service::{Service, num_tokens};
+use super::service::Service;
 use super::streaming::{self, Streaming};
-use super::usage::Usage;
 use super::{common, events, prompts, request_id, sampling};
 
 pub(crate) async fn completions(
@@ -32,34 +31,34 @@ pub(crate) async fn completions(
     mut body: Body,
 ) -> Result<Response, ApiError> {
     let asked = Asked::take(&service, &caller, &mut body)?;
-    service.pass_over(&body, &caller)?;
+    service.pass_over(&[body.rest(), asked.without_effect.clone()].concat(), &caller)?;
     let form = Form {
         num_outputs: asked.params.n as usize,
-        token_form: service.settings.token_form(),
+        token_form: asked.token_form,
+        has_logprobs: asked.params.logprobs.is_some(),
+        is_prompt_alone: asked.is_prompt_alone,
         is_search: asked.beams.is_some(),
         echoes: asked.echoes(&service).await?,
     };
-    if asked.is_prompt_alone && asked.params.prompt_logprobs.is_none() {
-        return prompt_alone(&service, form, asked).await;
-    }
     let id = &asked.head.id;
     let tenant = service.tenant(&caller);
     let mut requests = common::requests(id, asked.prompts, &asked.params, &asked.common, tenant);
-    requests.iter_mut().for_each(|request| request.beam_search.clone_from(&asked.beams));
+    for request in &mut requests {
+        request.prompt_alone = asked.is_prompt_alone;
+        request.beam_search.clone_from(&asked.beams);
+    }
+    let names = asked.names;
     let prepared = service.prepare(&caller, requests, asked.max_tokens).await;
-    let prepared = prepared.map_err(|error| asked.names.translate(error))?;
+    let prepared = prepared.map_err(|error| names.translate(error))?;
     let mut usage = prepared.usage().with_details(service.settings.enable_prompt_tokens_details);
     let head = asked.head;
     if let Some(streaming) = asked.streaming {
         let writer = Choices::new(form, prepared.requests.len());
-        return events::response(&service, prepared, Chunks::new(head, streaming, usage, writer));
+        return events::response(&service, prepared, Chunks::new(head, streaming, usage, names, writer));
     }
     let (streams, open) = prepared.start()?;
     let outputs = try_join_all(streams.into_iter().map(RequestStream::finish));
-    let mut outputs = open.within(outputs).await?;
-    if asked.is_prompt_alone {
-        outputs.iter_mut().flat_map(|output| &mut output.outputs).for_each(take_generated_away);
-    }
+    let outputs = open.within(outputs).await.map_err(|error| names.translate(error))?;
     outputs.iter().for_each(|output| usage.whole(output));
     open.generated(usage.completion_tokens);
     Ok(Json(Answer { head, choices: form.choices(&outputs), usage }).into_response())
@@ -73,11 +72,14 @@ struct Asked {
     names: FieldNames,
     /// A search in place of drawing.
     beams: Option<BeamSearchParams>,
+    /// Fields that are written and change nothing.
+    without_effect: Vec<&'static str>,
     /// What the client wrote itself.
     max_tokens: Option<u64>,
     /// The prompt is all that is wanted: `echo` with `max_tokens` 0.
     is_prompt_alone: bool,
     echo: bool,
+    token_form: TokenForm,
     streaming: Option<Streaming>,
     common: common::CommonFields,
 }
@@ -91,18 +93,20 @@ impl Asked {
         if body.take_text("suffix")?.is_some_and(|suffix| !suffix.is_empty()) {
             return Err(ApiError::not_built("suffix", "suffix is not built: expected none"));
         }
-        let is_prompt_alone = echo && body.peek("max_tokens").and_then(Value::as_u64) == Some(0);
+        let is_prompt_alone = echo && body.peek_count("max_tokens") == Some(0);
         if is_prompt_alone {
             body.take_value("max_tokens");
         }
-        let max_tokens = body.peek("max_tokens").and_then(Value::as_u64);
+        let max_tokens = body.peek_count("max_tokens");
         let beams = BeamFields::take(body)?;
         let (mut params, mut names) = sampling::of_completion(body, &service.engine.model().default_params)?;
         if is_prompt_alone {
-            // The log-probabilities of a prompt come with a token behind it.
-            (params.max_tokens, params.min_tokens) = (Some(1), 0);
+            (params.max_tokens, params.min_tokens) = (None, 0);
         }
-        let beams = beams.map(|beams| beams.search(&params)).transpose()?;
+        let mode = service.engine.config().map(|config| config.logprobs_mode).unwrap_or_default();
+        let without_effect = beams.as_ref().map(|beams| beams.without_effect(mode)).unwrap_or_default();
+        let beams = beams.map(|beams| beams.search(&params)).transpose();
+        let beams = beams.map_err(|error| names.translate(error))?.filter(|_| !is_prompt_alone);
         if beams.is_some() {
             names.add("beam_width", "n");
         }
@@ -111,25 +115,43 @@ impl Asked {
             return Err(ApiError::bad_field("prompt_logprobs", message));
         }
         if echo && params.logprobs.is_some() {
-            if streaming.is_some() {
+            if streaming.is_some() && !is_prompt_alone {
                 let message = "echo with logprobs is not built for streams: expected stream = false";
                 return Err(ApiError::not_built("echo", message));
             }
             params.prompt_logprobs = params.prompt_logprobs.max(params.logprobs);
         }
+        let token_form = service.settings.token_form(body.take_bool("return_tokens_as_token_ids")?);
         let common = common::CommonFields::take(body)?;
         let id = request_id::of("cmpl", caller, common.request_id.clone());
         let head = Head::new(id, "text_completion", model);
-        Ok(Self { head, prompts, params, names, beams, max_tokens, is_prompt_alone, echo, streaming, common })
+        Ok(Self {
+            head,
+            prompts,
+            params,
+            names,
+            beams,
+            without_effect,
+            max_tokens,
+            is_prompt_alone,
+            echo,
+            token_form,
+            streaming,
+            common,
+        })
     }
 
-    /// The texts that outputs begin with, a prompt each.
+    /// The texts that outputs begin with, a prompt each. A character that a prompt begins and does not end comes with the
+    /// text of the output.
     async fn echoes(&self, service: &Service) -> Result<Option<Vec<String>>, ApiError> {
         if !self.echo {
             return Ok(None);
         }
         let texts = self.prompts.iter().map(async |prompt| match prompt {
-            Prompt::Text(text) => Ok(text.clone()),
+            Prompt::Text(text) | Prompt::BareText(text) => Ok(text.clone()),
+            Prompt::TokenIds(token_ids) if self.params.detokenize => {
+                service.engine.text_before(token_ids.clone()).await
+            }
             Prompt::TokenIds(token_ids) => service.engine.detokenize(token_ids.clone()).await,
             Prompt::Chat(_) => unreachable!("a completion has no conversation"),
         });
@@ -161,43 +183,43 @@ struct ChunkChoice {
 struct Form {
     /// Whether its outputs are those of a search: no text of it is certain before its end.
     is_search: bool,
+    /// Whether there is one output without a token, which stands for all.
+    is_prompt_alone: bool,
     /// Outputs of each prompt.
     num_outputs: usize,
+    has_logprobs: bool,
     token_form: TokenForm,
     echoes: Option<Vec<String>>,
 }
 
 impl Form {
     fn choices(&self, outputs: &[RequestOutput]) -> Vec<Choice> {
-        let of_prompt = |(place, output): (usize, &RequestOutput)| {
-            let prompt_logprobs = output.prompt_logprobs.as_deref();
-            let choices = output.outputs.iter().map(|one| self.choice(place, one, prompt_logprobs));
-            choices.collect::<Vec<_>>()
-        };
-        outputs.iter().enumerate().flat_map(of_prompt).collect()
+        outputs.iter().enumerate().flat_map(|(place, output)| self.choices_of(place, output)).collect()
     }
 
-    fn choice(
-        &self,
-        place: usize,
-        output: &CompletionOutput,
-        prompt_logprobs: Option<&[Option<TokenLogprobs>]>,
-    ) -> Choice {
+    /// The choices of the prompt at `place`.
+    fn choices_of(&self, place: usize, output: &RequestOutput) -> Vec<Choice> {
+        let num_times = if self.is_prompt_alone { self.num_outputs } else { 1 };
+        let outputs = (0..num_times).flat_map(|_| &output.outputs);
+        outputs.enumerate().map(|(index, one)| self.choice(place, index, one, output)).collect()
+    }
+
+    fn choice(&self, place: usize, index: usize, one: &CompletionOutput, of: &RequestOutput) -> Choice {
         let echo = self.echo(place);
-        let logprobs = output.logprobs.as_deref().map(|tokens| {
+        let logprobs = self.has_logprobs.then(|| {
             let mut logprobs = CompletionLogprobs::default();
-            let echoed = prompt_logprobs.filter(|_| self.echoes.is_some());
-            let start = echoed.map_or(0, |prompt| push_prompt(&mut logprobs, echo, prompt, self.token_form));
-            push_all(&mut logprobs, tokens, start, self.token_form);
+            let is_echoed = self.echoes.is_some();
+            let start = if is_echoed { push_prompt(&mut logprobs, echo, of, self.token_form) } else { 0 };
+            push_all(&mut logprobs, one.logprobs.as_deref().unwrap_or_default(), start, self.token_form);
             logprobs
         });
         Choice {
-            index: place * self.num_outputs + output.index as usize,
-            text: format!("{echo}{}", output.text),
+            index: place * self.num_outputs + index,
+            text: format!("{echo}{}", one.text),
             logprobs,
-            finish_reason: Some(output.finish_reason),
-            stop_reason: output.stop_reason.clone(),
-            prompt_logprobs: prompt_logprobs.map(common::prompt_logprobs),
+            finish_reason: Some(one.finish_reason),
+            stop_reason: one.stop_reason.clone(),
+            prompt_logprobs: of.prompt_logprobs.as_deref().map(common::prompt_logprobs),
         }
     }
 
@@ -211,15 +233,17 @@ impl Form {
 fn push_prompt(
     logprobs: &mut CompletionLogprobs,
     text: &str,
-    prompt: &[Option<TokenLogprobs>],
+    output: &RequestOutput,
     form: TokenForm,
 ) -> usize {
+    let prompt = output.prompt_logprobs.as_deref().unwrap_or_default();
     let known: usize = prompt.iter().flatten().map(|token| token.token.token.len()).sum();
     // The first token has no entry: its text is what the others leave.
-    let first = text.get(..text.len().saturating_sub(known)).unwrap_or_default();
+    let first_text = text.get(..text.len().saturating_sub(known)).unwrap_or_default();
+    let first_id = output.prompt_token_ids.first().copied().unwrap_or_default();
     prompt.iter().fold(0, |offset, token| match token {
         Some(token) => logprobs.push(token, offset, form),
-        None => logprobs.push_first(first),
+        None => logprobs.push_first(first_id, first_text, form),
     })
 }
 
@@ -230,36 +254,6 @@ fn push_all(
     form: TokenForm,
 ) -> usize {
     tokens.iter().fold(start, |offset, token| logprobs.push(token, offset, form))
-}
-
-/// Leaves what belongs to the prompt.
-fn take_generated_away(output: &mut CompletionOutput) {
-    output.text.clear();
-    output.token_ids.clear();
-    output.logprobs.iter_mut().for_each(Vec::clear);
-    (output.finish_reason, output.stop_reason) = (FinishReason::Length, None);
-}
-
-/// The prompt as it was read, and no token more.
-async fn prompt_alone(service: &Service, form: Form, asked: Asked) -> Result<Response, ApiError> {
-    let params = SamplingParams { logprobs: None, prompt_logprobs: None, ..asked.params };
-    let counts = asked.prompts.into_iter().map(async |prompt| {
-        let request = service.engine.check(Request::new(prompt, params.clone())).await?;
-        Ok::<_, ApiError>(num_tokens(&request.prompt))
-    });
-    let counts = try_join_all(counts).await?;
-    let texts = form.echoes.iter().flatten().flat_map(|text| std::iter::repeat_n(text, form.num_outputs));
-    let choices = texts.enumerate().map(|(index, text)| Choice {
-        index,
-        text: text.clone(),
-        logprobs: None,
-        finish_reason: Some(FinishReason::Length),
-        stop_reason: None,
-        prompt_logprobs: None,
-    });
-    let choices = choices.collect();
-    let usage = Usage::of_prompt(counts.iter().sum());
-    Ok(Json(Answer { head: asked.head, choices, usage }).into_response())
 }
 
 /// Writes the choices of a stream.
@@ -301,13 +295,12 @@ impl ChoiceWriter for Choices {
     }
 
     fn comes_whole(&self) -> bool {
-        self.form.is_search
+        self.form.is_search || self.form.is_prompt_alone
     }
 
     fn whole(&mut self, place: usize, output: &RequestOutput, chunks: &mut ChunkSink<'_>) {
-        for one in &output.outputs {
-            let Choice { index, text, logprobs, finish_reason, stop_reason, .. } =
-                self.form.choice(place, one, None);
+        for choice in self.form.choices_of(place, output) {
+            let Choice { index, text, logprobs, finish_reason, stop_reason, .. } = choice;
             chunks.send(ChunkChoice { index, text, logprobs, finish_reason, stop_reason });
         }
     }

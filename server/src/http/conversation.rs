@@ -5,9 +5,17 @@ use serde_json::{Map, Value};
 
 use super::body::Body;
 use super::error::ApiError;
+use super::tools::AskedTools;
 
-/// Takes a conversation, and how it is to be written out, from a body.
-pub(crate) fn take(body: &mut Body) -> Result<ChatPrompt, ApiError> {
+/// Takes a conversation out of a body, and how it is to be written out: all fields that a prompt is made of, for every route that
+/// has one. What is said of tools comes with it.
+pub(crate) fn take(body: &mut Body) -> Result<(ChatPrompt, AskedTools), ApiError> {
+    let mut prompt = take_messages(body)?;
+    let tools = AskedTools::take(body, &mut prompt)?;
+    Ok((prompt, tools))
+}
+
+fn take_messages(body: &mut Body) -> Result<ChatPrompt, ApiError> {
     let Some(messages) = body.take_value("messages") else {
         return Err(ApiError::bad_field("messages", "messages is missing: expected a list of messages"));
     };
@@ -21,17 +29,13 @@ pub(crate) fn take(body: &mut Body) -> Result<ChatPrompt, ApiError> {
         let message = "add_generation_prompt and continue_final_message exclude each other";
         return Err(ApiError::bad_field("add_generation_prompt", message));
     }
-    if body.take_bool("add_special_tokens")? == Some(true) {
-        let message =
-            "add_special_tokens is true: the chat template writes special tokens itself, expected false";
-        return Err(ApiError::not_built("add_special_tokens", message));
-    }
     Ok(ChatPrompt {
         messages,
         add_generation_prompt: given.unwrap_or(!continue_final_message),
         continue_final_message,
         template_variables: template_variables(body)?,
         chat_template: body.take_text("chat_template")?,
+        add_special_tokens: body.take_bool("add_special_tokens")?.unwrap_or(false),
     })
 }
 
@@ -47,8 +51,10 @@ fn template_variables(body: &mut Body) -> Result<Map<String, Value>, ApiError> {
             ));
         }
     };
-    if let Some(documents) = body.take_value("documents") {
-        variables.insert("documents".to_owned(), documents);
+    match body.take_value("documents") {
+        None => {}
+        Some(documents @ Value::Array(_)) => _ = variables.insert("documents".to_owned(), documents),
+        Some(_) => return Err(ApiError::bad_field("documents", "documents: expected a list of objects")),
     }
     Ok(variables)
 }
@@ -86,7 +92,7 @@ mod tests {
     use super::*;
 
     fn conversation(json: Value) -> Result<ChatPrompt, ApiError> {
-        take(&mut Body::parse(json.to_string().as_bytes()).expect("an object"))
+        take(&mut Body::parse(json.to_string().as_bytes()).expect("an object")).map(|(prompt, _)| prompt)
     }
 
     #[test]

@@ -19,9 +19,13 @@ pub(crate) enum TokenForm {
 
 impl TokenForm {
     fn write(self, token: &TokenLogprob) -> String {
+        self.write_as(token.token_id, &token.token)
+    }
+
+    fn write_as(self, token_id: u32, text: &str) -> String {
         match self {
-            Self::Text => token.token.clone(),
-            Self::Id => format!("token_id:{}", token.token_id),
+            Self::Text => text.to_owned(),
+            Self::Id => format!("token_id:{token_id}"),
         }
     }
 }
@@ -50,10 +54,10 @@ impl CompletionLogprobs {
     }
 
     /// Adds the first token of a prompt, which nothing predicts.
-    pub(crate) fn push_first(&mut self, text: &str) -> usize {
+    pub(crate) fn push_first(&mut self, token_id: u32, text: &str, form: TokenForm) -> usize {
         self.text_offset.push(0);
         self.token_logprobs.push(None);
-        self.tokens.push(text.to_owned());
+        self.tokens.push(form.write_as(token_id, text));
         self.top_logprobs.push(None);
         text.chars().count()
     }

@@ -3,7 +3,7 @@
 use quire_engine::Prompt;
 use serde_json::Value;
 
-use super::body::{Body, kind_of};
+use super::body::{Body, integer, kind_of, shown};
 use super::error::ApiError;
 
 /// Prompts that a request may have: each becomes a request of the engine.
@@ -11,8 +11,22 @@ const MAX_PROMPTS: usize = 1024;
 
 const EXPECTED: &str = "a string, a list of strings, a list of token ids or a list of such lists";
 
-/// Takes `prompt` out of a body: at least one.
+/// Takes `prompt` and `add_special_tokens` out of a body: at least one prompt.
 pub(crate) fn take(body: &mut Body) -> Result<Vec<Prompt>, ApiError> {
+    let is_bare = body.take_bool("add_special_tokens")? == Some(false);
+    let prompts = take_framed(body)?;
+    Ok(if is_bare { prompts.into_iter().map(bare).collect() } else { prompts })
+}
+
+/// The prompt, with nothing in front of its text.
+pub(crate) fn bare(prompt: Prompt) -> Prompt {
+    match prompt {
+        Prompt::Text(text) => Prompt::BareText(text),
+        other => other,
+    }
+}
+
+fn take_framed(body: &mut Body) -> Result<Vec<Prompt>, ApiError> {
     let prompts = match body.take_value("prompt") {
         None => return Err(refuse(format!("prompt is missing: expected {EXPECTED}"))),
         Some(Value::String(text)) => vec![Prompt::Text(text)],
@@ -29,7 +43,7 @@ pub(crate) fn take(body: &mut Body) -> Result<Vec<Prompt>, ApiError> {
 /// What the first element is, all are.
 fn of_list(items: Vec<Value>) -> Result<Vec<Prompt>, ApiError> {
     match items.first() {
-        Some(Value::Number(_)) => Ok(vec![Prompt::TokenIds(token_ids("prompt", &items)?)]),
+        Some(Value::Number(_)) => Ok(vec![Prompt::TokenIds(token_ids("prompt", "prompt", &items)?)]),
         _ => items.into_iter().enumerate().map(|(index, item)| of_item(index, item)).collect(),
     }
 }
@@ -37,17 +51,19 @@ fn of_list(items: Vec<Value>) -> Result<Vec<Prompt>, ApiError> {
 fn of_item(index: usize, item: Value) -> Result<Prompt, ApiError> {
     match item {
         Value::String(text) => Ok(Prompt::Text(text)),
-        Value::Array(ids) => Ok(Prompt::TokenIds(token_ids(&format!("prompt[{index}]"), &ids)?)),
+        Value::Array(ids) => Ok(Prompt::TokenIds(token_ids("prompt", &format!("prompt[{index}]"), &ids)?)),
         other => Err(refuse(format!("prompt[{index}] is {}: expected {EXPECTED}", kind_of(&other)))),
     }
 }
 
-/// Token ids; whether the vocabulary has them is for the engine to say.
-pub(crate) fn token_ids(name: &str, items: &[Value]) -> Result<Vec<u32>, ApiError> {
+/// Token ids, in a place of a field; whether the vocabulary has them is for the engine to say.
+pub(crate) fn token_ids(field: &str, place: &str, items: &[Value]) -> Result<Vec<u32>, ApiError> {
     let read = |(index, item): (usize, &Value)| {
-        let id = item.as_u64().and_then(|id| u32::try_from(id).ok());
+        let id = integer(item).and_then(|id| u32::try_from(id).ok());
         id.ok_or_else(|| {
-            refuse(format!("{name}[{index}] is {item}: expected a token id, a whole number from 0"))
+            let message =
+                format!("{place}[{index}] is {}: expected a token id, a whole number from 0", shown(item));
+            ApiError::bad_field(field, message)
         })
     };
     items.iter().enumerate().map(read).collect()
@@ -72,6 +88,17 @@ mod tests {
         assert_eq!(prompts("[1, 2]").expect("tokens"), [Prompt::TokenIds(vec![1, 2])]);
         let lists = [Prompt::TokenIds(vec![1]), Prompt::TokenIds(vec![2, 3])];
         assert_eq!(prompts("[[1], [2, 3]]").expect("lists"), lists);
+    }
+
+    #[test]
+    fn texts_are_bare_where_no_special_tokens_are_wanted() {
+        let of = |json: &str| take(&mut Body::parse(json.as_bytes()).expect("an object"));
+        let bare = of(r#"{"prompt": ["a"], "add_special_tokens": false}"#).expect("a text");
+        assert_eq!(bare, [Prompt::BareText("a".to_owned())]);
+        let framed = of(r#"{"prompt": ["a"], "add_special_tokens": true}"#).expect("a text");
+        assert_eq!(framed, [Prompt::from("a")]);
+        let wrong = of(r#"{"prompt": "a", "add_special_tokens": "x"}"#).expect_err("no switch");
+        assert_eq!(wrong.param.as_deref(), Some("add_special_tokens"));
     }
 
     #[test]

@@ -45,11 +45,6 @@ pub(crate) fn of_chat(
     take(body, &defaults, renamed, names)
 }
 
-/// The limit of a chat's answer that the client wrote itself, if it did; a wrong one is refused elsewhere.
-pub(crate) fn asked_max_tokens(body: &Body) -> Option<u64> {
-    body.peek("max_completion_tokens").or_else(|| body.peek("max_tokens")).and_then(Value::as_u64)
-}
-
 /// What the model's files allow an answer; the 16 of completions are nobody's wish.
 fn max_tokens_of_model(defaults: &SamplingParams) -> Option<u64> {
     defaults.max_tokens.filter(|_| defaults.max_tokens != SamplingParams::default().max_tokens)

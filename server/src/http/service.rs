@@ -8,7 +8,6 @@ use axum::http::StatusCode;
 use parking_lot::Mutex;
 use quire_engine::{EngineClient, PreparedRequest, Prompt, Request, RequestStream};
 
-use super::body::Body;
 use super::caller::Caller;
 use super::connection::Connection;
 use super::error::ApiError;
@@ -152,9 +151,9 @@ impl Service {
     }
 
     /// Deals with fields that have no effect: refused for a strict client, else warned of once.
-    pub(crate) fn pass_over(&self, body: &Body, caller: &Caller) -> Result<(), ApiError> {
+    pub(crate) fn pass_over(&self, fields: &[&str], caller: &Caller) -> Result<(), ApiError> {
         let is_strict = self.settings.is_strict || caller.is_strict;
-        for field in body.rest() {
+        for &field in fields {
             if is_strict {
                 return Err(ApiError::bad_field(
                     field,
@@ -230,7 +229,7 @@ impl Service {
 pub(crate) fn num_tokens(prompt: &Prompt) -> u64 {
     match prompt {
         Prompt::TokenIds(token_ids) => token_ids.len() as u64,
-        Prompt::Text(_) | Prompt::Chat(_) => 0,
+        Prompt::Text(_) | Prompt::BareText(_) | Prompt::Chat(_) => 0,
     }
 }
 

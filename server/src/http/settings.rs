@@ -62,7 +62,8 @@ impl HttpSettings {
         }
     }
 
-    pub(crate) fn token_form(&self) -> TokenForm {
-        if self.return_tokens_as_token_ids { TokenForm::Id } else { TokenForm::Text }
+    /// How tokens are written for a request that may say so itself.
+    pub(crate) fn token_form(&self, as_ids: Option<bool>) -> TokenForm {
+        if as_ids.unwrap_or(self.return_tokens_as_token_ids) { TokenForm::Id } else { TokenForm::Text }
     }
 }

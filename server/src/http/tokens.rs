@@ -21,24 +21,47 @@ pub(crate) async fn tokenize(
 ) -> Result<Json<Value>, ApiError> {
     service.model_name(body.take_text("model")?)?;
     let prompt = take_prompt(&mut body)?;
-    service.pass_over(&body, &caller)?;
-    let tokens = service.engine.tokenize(prompt).await?;
     let max_model_len = service.engine.model().max_model_len;
-    Ok(Json(json!({ "count": tokens.len(), "max_model_len": max_model_len, "tokens": tokens })))
+    let kept = take_truncation(&mut body, max_model_len)?;
+    let has_strs = body.take_bool("return_token_strs")?.unwrap_or(false);
+    service.pass_over(&body.rest(), &caller)?;
+    let is_chat = matches!(prompt, Prompt::Chat(_));
+    let tokens = service.engine.tokenize(prompt).await.map_err(|error| {
+        let error = ApiError::from(error);
+        let is_of_chat = is_chat && error.param.as_deref() == Some("prompt");
+        if is_of_chat { ApiError { param: Some("messages".to_owned()), ..error } } else { error }
+    })?;
+    let tokens = &tokens[tokens.len().saturating_sub(kept)..];
+    let mut answer = json!({ "count": tokens.len(), "max_model_len": max_model_len, "tokens": tokens });
+    if has_strs {
+        answer["token_strs"] = service.engine.token_strs(tokens.to_vec()).await?.into();
+    }
+    Ok(Json(answer))
 }
 
 fn take_prompt(body: &mut Body) -> Result<Prompt, ApiError> {
     match (body.peek("prompt").is_some(), body.peek("messages").is_some()) {
         (true, true) => Err(ApiError::bad_field("messages", "prompt and messages exclude each other")),
-        (false, true) => Ok(Prompt::Chat(conversation::take(body)?)),
+        (false, true) => Ok(Prompt::Chat(conversation::take(body)?.0)),
         (false, false) => Err(ApiError::bad_field("prompt", "expected prompt or messages")),
         (true, false) => {
-            if body.take_bool("add_special_tokens")? == Some(false) {
-                let message = "add_special_tokens = false is not built: expected true";
-                return Err(ApiError::not_built("add_special_tokens", message));
-            }
-            let text = body.take_text("prompt")?.unwrap_or_default();
-            Ok(Prompt::Text(text))
+            let is_bare = body.take_bool("add_special_tokens")? == Some(false);
+            let prompt = Prompt::Text(body.take_text("prompt")?.unwrap_or_default());
+            Ok(if is_bare { prompts::bare(prompt) } else { prompt })
+        }
+    }
+}
+
+/// Tokens that are kept, the last ones.
+fn take_truncation(body: &mut Body, max_model_len: usize) -> Result<usize, ApiError> {
+    match body.take_integer("truncate_prompt_tokens")? {
+        None => Ok(usize::MAX),
+        Some(-1) => Ok(max_model_len.saturating_sub(1)),
+        Some(given) if given >= 1 => Ok(usize::try_from(given).unwrap_or(usize::MAX)),
+        Some(given) => {
+            let rule = "at least 1, or -1 for as many as the context holds";
+            let message = format!("truncate_prompt_tokens is {given}: expected {rule}");
+            Err(ApiError::bad_field("truncate_prompt_tokens", message))
         }
     }
 }
@@ -54,8 +77,9 @@ pub(crate) async fn detokenize(
         Some(Value::Array(tokens)) => tokens,
         _ => return Err(ApiError::bad_field("tokens", "tokens: expected a list of token ids")),
     };
-    service.pass_over(&body, &caller)?;
-    let tokens = prompts::token_ids("tokens", &tokens)?;
-    let text = service.engine.detokenize(tokens).await?;
+    service.pass_over(&body.rest(), &caller)?;
+    let tokens = prompts::token_ids("tokens", "tokens", &tokens)?;
+    let text = service.engine.detokenize(tokens).await;
+    let text = text.map_err(|error| ApiError { param: Some("tokens".to_owned()), ..error.into() })?;
     Ok(Json(json!({ "prompt": text })))
 }

@@ -18,6 +18,32 @@ pub(crate) struct ReadingSettings {
     pub(crate) reasoning_format: Option<ReasoningFormat>,
 }
 
+/// What a request says of tools.
+#[derive(Clone, Debug)]
+pub(crate) struct AskedTools {
+    tools: Vec<Tool>,
+    choice: ToolChoice,
+    is_parallel: bool,
+}
+
+impl AskedTools {
+    /// Takes `tools`, `tool_choice` and `parallel_tool_calls` out of a body. Templates see the tools, unless none may be called.
+    pub(crate) fn take(body: &mut Body, chat: &mut ChatPrompt) -> Result<Self, ApiError> {
+        let given = body.take_value("tools");
+        let tools = given.as_ref().map(Tool::list).transpose().map_err(refuse)?.unwrap_or_default();
+        let choice = match body.take_value("tool_choice") {
+            Some(choice) => ToolChoice::read(&choice).map_err(refuse)?,
+            None if tools.is_empty() => ToolChoice::None,
+            None => ToolChoice::Auto,
+        };
+        let is_parallel = body.take_bool("parallel_tool_calls")?.unwrap_or(true);
+        if let Some(given) = given.filter(|_| !tools.is_empty() && choice != ToolChoice::None) {
+            chat.template_variables.insert("tools".to_owned(), given);
+        }
+        Ok(Self { tools, choice, is_parallel })
+    }
+}
+
 /// How the answers of one chat are read.
 #[derive(Clone, Debug)]
 pub(crate) struct Reading {
@@ -27,21 +53,13 @@ pub(crate) struct Reading {
 }
 
 impl Reading {
-    /// Takes `tools` and `tool_choice` out of a body, and writes what they mean into prompt and parameters.
-    pub(crate) fn take(
-        body: &mut Body,
+    /// How answers to a request with such tools are read; what the tools mean for the form of outputs is written into the
+    /// parameters.
+    pub(crate) fn of(
+        AskedTools { tools, choice, is_parallel }: AskedTools,
         settings: ReadingSettings,
-        chat: &mut ChatPrompt,
         (params, names): (&mut SamplingParams, &mut FieldNames),
     ) -> Result<Self, ApiError> {
-        let given = body.take_value("tools");
-        let tools = given.as_ref().map(Tool::list).transpose().map_err(refuse)?.unwrap_or_default();
-        let choice = match body.take_value("tool_choice") {
-            Some(choice) => ToolChoice::read(&choice).map_err(refuse)?,
-            None if tools.is_empty() => ToolChoice::None,
-            None => ToolChoice::Auto,
-        };
-        let is_parallel = body.take_bool("parallel_tool_calls")?.unwrap_or(true);
         if choice == ToolChoice::Auto && !tools.is_empty() && settings.tool_format.is_none() {
             let message =
                 "tool_choice auto needs a server with --enable-auto-tool-choice and --tool-call-parser";
@@ -54,9 +72,6 @@ impl Reading {
             }
             names.add("structured_outputs", "tools");
             params.structured_outputs = Some(StructuredOutputs::json(schema));
-        }
-        if let Some(given) = given.filter(|_| !tools.is_empty() && choice != ToolChoice::None) {
-            chat.template_variables.insert("tools".to_owned(), given);
         }
         let format = settings.tool_format.unwrap_or(ToolFormat::Hermes);
         let parsing = choice.parsing(format, &tools);
@@ -102,7 +117,8 @@ mod tests {
     fn take(body: Value, settings: ReadingSettings) -> Result<(ChatPrompt, SamplingParams), ApiError> {
         let (mut chat, mut params) = (ChatPrompt::new(Vec::new()), SamplingParams::default());
         let mut body = Body::parse(body.to_string().as_bytes()).expect("an object");
-        Reading::take(&mut body, settings, &mut chat, (&mut params, &mut FieldNames::default()))?;
+        let tools = AskedTools::take(&mut body, &mut chat)?;
+        Reading::of(tools, settings, (&mut params, &mut FieldNames::default()))?;
         assert!(body.rest().is_empty());
         Ok((chat, params))
     }

@@ -1,19 +1,17 @@
 //! What one rendering may make: every operation that makes something pays for it first.
 
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use minijinja::value::{Object, Value, ValueKind};
 use minijinja::{Error, ErrorKind, State};
 
-/// Bytes that it may make for each byte of the conversation.
-const BYTES_PER_BYTE: u64 = 256;
 /// Bytes of a value's place in a list.
 const PLACE_BYTES: u64 = 24;
 /// Lists within lists. Writing, comparing and dropping them recurses.
 const MAX_DEPTH: u32 = 200;
-/// Time for a rendering. Steps are limited too, but one of them may take long.
-const MAX_TIME: Duration = Duration::from_secs(5);
+/// Ticks between two looks at the clock.
+const TICKS_A_LOOK: u64 = 16;
 
 /// The variable that holds the budget: no template can write this name.
 pub(super) const VARIABLE: &str = " budget";
@@ -37,22 +35,16 @@ pub(super) fn too_much(what: &str) -> Error {
 #[derive(Debug)]
 pub(super) struct Budget {
     bytes: AtomicU64,
+    num_ticks: AtomicU64,
     deadline: Instant,
 }
 
 impl Object for Budget {}
 
 impl Budget {
-    /// For a conversation: `base_bytes`, and more the longer it is.
-    ///
-    /// # Errors
-    ///
-    /// A value in it that is nested too deeply.
-    pub(super) fn of_input(variables: &[(String, Value)], base_bytes: u64) -> Result<Self, Error> {
-        let mut num_bytes = 0;
-        variables.iter().try_for_each(|(_, value)| measure(value, u64::MAX, MAX_DEPTH, &mut num_bytes))?;
-        let bytes = base_bytes.saturating_add(BYTES_PER_BYTE.saturating_mul(num_bytes));
-        Ok(Self { bytes: AtomicU64::new(bytes), deadline: Instant::now() + MAX_TIME })
+    /// So many bytes, until then.
+    pub(super) fn new(bytes: u64, deadline: Instant) -> Self {
+        Self { bytes: AtomicU64::new(bytes), num_ticks: AtomicU64::new(0), deadline }
     }
 
     fn left(&self) -> u64 {
@@ -64,11 +56,39 @@ impl Budget {
         let left =
             left.ok_or_else(|| too_much("the template makes more text and lists than a prompt can need"))?;
         self.bytes.store(left, Ordering::Relaxed);
+        self.check_time()
+    }
+
+    /// Looks at the clock, now and then.
+    fn tick(&self) -> Result<(), Error> {
+        match self.num_ticks.fetch_add(1, Ordering::Relaxed) % TICKS_A_LOOK {
+            0 => self.check_time(),
+            _ => Ok(()),
+        }
+    }
+
+    fn check_time(&self) -> Result<(), Error> {
         if Instant::now() > self.deadline {
             return Err(too_much("the template takes longer than a prompt can need"));
         }
         Ok(())
     }
+}
+
+/// The bytes of a conversation.
+///
+/// # Errors
+///
+/// A value in it that is nested too deeply.
+pub(super) fn input_bytes(variables: &[(String, Value)]) -> Result<u64, Error> {
+    let mut num_bytes = 0;
+    variables.iter().try_for_each(|(_, value)| measure(value, u64::MAX, MAX_DEPTH, &mut num_bytes))?;
+    Ok(num_bytes)
+}
+
+/// Says that a step begins that may take long and makes nothing that is paid for.
+pub(super) fn tick(state: &State<'_, '_>) -> Result<(), Error> {
+    with(state, Budget::tick)
 }
 
 /// Pays for bytes that are about to be made.

@@ -6,6 +6,7 @@ use minijinja::value::{Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, Output, State};
 
 use super::json::tojson;
+use super::methods::call_method;
 use super::{budget, made, python};
 
 /// An environment with what templates of the hub use: Python's methods and ways to write values, `raise_exception`, a
@@ -75,6 +76,7 @@ fn raise_exception(message: String) -> Result<Value, Error> {
 /// What the template said itself, or what is wrong with it and where.
 pub(super) fn describe(error: &Error) -> String {
     match (error.kind(), error.detail()) {
+        (ErrorKind::OutOfFuel, _) => "the template takes more steps than a prompt can need".to_owned(),
         (ErrorKind::InvalidOperation, Some(detail)) if error.line().is_none_or(|_| is_raised(error)) => error
             .line()
             .map_or_else(|| detail.to_owned(), |line| format!("{detail} (line {line} of the template)")),
@@ -95,40 +97,6 @@ fn write_value(out: &mut Output<'_>, state: &State<'_, '_>, value: &Value) -> Re
     }
     budget::spend_for_all(state, std::slice::from_ref(value))?;
     python::write_str(out, value).map_err(Error::from)
-}
-
-/// Methods of Python's values: those that the library knows, and a few more.
-fn call_method(state: &State<'_, '_>, value: &Value, method: &str, args: &[Value]) -> Result<Value, Error> {
-    made::before_method(state, value, method, args)?;
-    let texts = |parts: [&str; 3]| Value::from_iter(parts.map(str::to_owned));
-    match (value.as_str(), method, args.first().and_then(Value::as_str)) {
-        (Some(this), "removeprefix", Some(prefix)) => Ok(this.strip_prefix(prefix).unwrap_or(this).into()),
-        (Some(this), "removesuffix", Some(suffix)) => Ok(this.strip_suffix(suffix).unwrap_or(this).into()),
-        (Some(this), "partition", Some(mark)) => {
-            Ok(texts(this.split_once(mark).map_or([this, "", ""], |(before, after)| [before, mark, after])))
-        }
-        (Some(this), "rpartition", Some(mark)) => {
-            Ok(texts(this.rsplit_once(mark).map_or(["", "", this], |(before, after)| [before, mark, after])))
-        }
-        (Some(this), "rsplit", Some(mark)) if !mark.is_empty() => {
-            let count =
-                args.get(1).and_then(Value::as_usize).map_or(usize::MAX, |count| count.saturating_add(1));
-            let mut parts: Vec<String> = this.rsplitn(count, mark).map(str::to_owned).collect();
-            parts.reverse();
-            Ok(Value::from(parts))
-        }
-        (Some(this), "index", Some(part)) => match this.find(part) {
-            Some(at) => Ok(this[..at].chars().count().into()),
-            None => Err(Error::new(ErrorKind::InvalidOperation, "index: the text is not in it")),
-        },
-        (Some(this), "swapcase", None) => {
-            let swap = |c: char| {
-                if c.is_lowercase() { c.to_uppercase().to_string() } else { c.to_lowercase().to_string() }
-            };
-            Ok(this.chars().map(swap).collect::<String>().into())
-        }
-        _ => minijinja_contrib::pycompat::unknown_method_callback(state, value, method, args),
-    }
 }
 
 #[cfg(test)]
@@ -173,6 +141,27 @@ mod tests {
     }
 
     #[test]
+    fn what_cannot_be_computed_is_an_error() {
+        for template in [
+            "{{ 1 / 0 }}",
+            "{{ 1 // 0 }}",
+            "{{ 1 % 0 }}",
+            "{% set a = 0 %}{{ 1.5 / a }}",
+            "{{ x.b[0] // (1 - 1) }}",
+        ] {
+            let value = minijinja::context!(x => serde_json::json!({"b": [1]}));
+            let mut environment = environment();
+            environment.set_fuel(Some(1000));
+            let program = super::super::guard::Program::compile("t", template).unwrap();
+            let budget =
+                budget::Budget::new(1 << 20, std::time::Instant::now() + std::time::Duration::from_secs(60));
+            let error =
+                program.render(&environment, vec![("x".to_owned(), value.get_attr("x").unwrap())], budget);
+            assert!(error.unwrap_err().to_string().contains("zero"), "{template}");
+        }
+    }
+
+    #[test]
     fn methods_are_pythons() {
         check("{{ 'a-b-c'.rsplit('-', 1) }}", "['a-b', 'c']");
         check(
@@ -184,6 +173,9 @@ mod tests {
             "ab 2 Ab",
         );
         check("{{ ' a '.strip() + 'b'.upper() + 'x'.join(['1', '2']) }}", "aB1x2");
+        check("{{ 'x'.rjust(3) }}|{{ 'x'.ljust(3, '.') }}|{{ 'x'.center(3) }}", "  x|x..| x ");
+        check("{{ {'a': 1}.items() | list }}", "[('a', 1)]");
+        check("{% for k, v in {'a': 1}.items() %}{{ k ~ v }}{% endfor %}", "a1");
     }
 
     #[test]

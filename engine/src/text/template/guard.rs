@@ -10,7 +10,7 @@ use minijinja::machinery::{
     CodeGenerator, Instruction, Instructions, Token, Vm, WhitespaceConfig, make_string_output, parse,
     tokenize,
 };
-use minijinja::value::Value;
+use minijinja::value::{Value, ValueKind};
 use minijinja::{AutoEscape, Environment, Error};
 
 use super::budget::{self, Budget, too_much};
@@ -18,6 +18,10 @@ use super::made;
 
 /// Times that a text or list may be repeated by numbers that stand in the template.
 const MAX_REPEATS: u64 = 1000;
+/// Bytes that all the repeated constants of a template may come to.
+const MAX_REPEATED_BYTES: u64 = 16 << 20;
+/// Bytes of a constant, beside those of its text.
+const CONSTANT_BYTES: u64 = 24;
 
 const WHITESPACE: WhitespaceConfig =
     WhitespaceConfig { keep_trailing_newline: false, lstrip_blocks: true, trim_blocks: true };
@@ -62,23 +66,61 @@ impl<'a> Program<'a> {
 
 /// Constants are computed when a template is compiled, so what would repeat them is looked for before.
 fn check_repeats(source: &str) -> Result<(), Error> {
-    let (mut repeats, mut has_times, mut has_values) = (1u64, false, false);
+    let (mut expression, mut sum) = (Repeats::default(), 0u64);
     for token in tokenize(source, false, Default::default(), WHITESPACE) {
         match token?.0 {
-            Token::VariableStart | Token::BlockStart => (repeats, has_times, has_values) = (1, false, false),
-            Token::Mul => has_times = true,
-            Token::Str(_) | Token::String(_) | Token::BracketOpen => has_values = true,
-            Token::Int(number) => repeats = repeats.saturating_mul(number.max(1)),
-            Token::Int128(_) => repeats = u64::MAX,
-            Token::VariableEnd | Token::BlockEnd if has_times && has_values && repeats > MAX_REPEATS => {
-                return Err(too_much(
-                    "the template repeats a text or a list more often than a prompt can need",
-                ));
-            }
+            Token::VariableStart | Token::BlockStart => expression = Repeats::default(),
+            Token::VariableEnd | Token::BlockEnd => sum = sum.saturating_add(expression.made()?),
+            token => expression.read(&token),
+        }
+    }
+    if sum > MAX_REPEATED_BYTES {
+        return Err(too_much("the template repeats more constants than a prompt can need"));
+    }
+    Ok(())
+}
+
+/// What the constants of an expression may be repeated to.
+struct Repeats {
+    times: u64,
+    num_bytes: u64,
+    has_times: bool,
+    has_values: bool,
+}
+
+impl Default for Repeats {
+    fn default() -> Self {
+        Self { times: 1, num_bytes: 0, has_times: false, has_values: false }
+    }
+}
+
+impl Repeats {
+    fn read(&mut self, token: &Token<'_>) {
+        let len = match token {
+            Token::Str(text) => text.len(),
+            Token::String(text) => text.len(),
+            _ => 0,
+        };
+        self.num_bytes = self.num_bytes.saturating_add(len as u64 + CONSTANT_BYTES);
+        match token {
+            Token::Mul => self.has_times = true,
+            Token::Str(_) | Token::String(_) | Token::BracketOpen => self.has_values = true,
+            Token::Int(number) => self.times = self.times.saturating_mul((*number).max(1)),
+            Token::Int128(_) => self.times = u64::MAX,
             _ => {}
         }
     }
-    Ok(())
+
+    /// Bytes at most.
+    fn made(&self) -> Result<u64, Error> {
+        match self.has_times && self.has_values {
+            false => Ok(0),
+            true if self.times > MAX_REPEATS => {
+                Err(too_much("the template repeats a text or a list more often than a prompt can need"))
+            }
+            true => Ok(self.times.saturating_mul(self.num_bytes)),
+        }
+    }
 }
 
 /// The same program with other instructions for those that make values.
@@ -109,29 +151,59 @@ fn guarded<'a>(program: &Instructions<'a>) -> Instructions<'a> {
     guarded
 }
 
-/// What stands for one instruction.
+/// What stands for one instruction. In front of those that may take long and make nothing stands a look at the clock.
 fn guard(instruction: Instruction<'_>) -> Vec<Instruction<'_>> {
     use Instruction::{
-        Add, ApplyFilter, BuildList, BuildMap, CallFunction, DiscardTop, Emit, EmitRaw, LoadConst, Mul, Rem,
-        SetAttr, Slice, StringConcat,
+        Add, ApplyFilter, BuildList, BuildMap, CallFunction, CallMethod, CallObject, CompareAndPreserve,
+        DiscardTop, Div, Emit, EmitRaw, Eq, FastRecurse, GetItem, Gt, Gte, In, IntDiv, Iterate, LoadConst,
+        Lt, Lte, Mul, Ne, PerformTest, PushLoop, Rem, SetAttr, Slice, StringConcat, UnpackList, UnpackLists,
     };
     let call = |name: &'static str, num_args: u16| CallFunction(name, Some(num_args));
+    let timed = |instruction| vec![call(made::TICK, 0), DiscardTop, instruction];
     match instruction {
         EmitRaw(text) => vec![LoadConst(Value::from(text)), Emit],
         StringConcat => vec![call(made::CONCAT, 2)],
         Add => vec![call(made::ADD, 2)],
         Mul => vec![call(made::MUL, 2)],
         Rem => vec![call(made::REM, 2)],
-        Slice => vec![Slice, call(made::PAID, 1)],
+        Div => vec![call(made::DIV, 2)],
+        IntDiv => vec![call(made::INT_DIV, 2)],
+        // What the compiler makes of a constant over zero.
+        LoadConst(value) if is_no_number(&value) => {
+            vec![LoadConst(Value::from(1)), LoadConst(Value::from(0)), call(made::DIV, 2)]
+        }
+        Slice => [timed(Slice), vec![call(made::PAID, 1)]].concat(),
         SetAttr(name) => vec![LoadConst(Value::from(name)), call(made::STORE, 3), DiscardTop],
         BuildList(Some(len)) if len <= usize::from(u16::MAX) => vec![call(made::LIST, len as u16)],
         BuildMap(len) if 2 * len <= usize::from(u16::MAX) => vec![call(made::MAP, 2 * len as u16)],
         ApplyFilter(name, num_args, place) => match made::filter(name) {
             Some(function) => vec![CallFunction(function, num_args)],
-            None => vec![ApplyFilter(name, num_args, place)],
+            None => timed(ApplyFilter(name, num_args, place)),
         },
+        CallFunction(..)
+        | CallMethod(..)
+        | CallObject(_)
+        | FastRecurse
+        | PerformTest(..)
+        | PushLoop(_)
+        | Iterate(_)
+        | GetItem
+        | UnpackList(_)
+        | UnpackLists(_)
+        | In
+        | CompareAndPreserve(_)
+        | Eq
+        | Ne
+        | Gt
+        | Gte
+        | Lt
+        | Lte => timed(instruction),
         other => vec![other],
     }
+}
+
+fn is_no_number(value: &Value) -> bool {
+    value.kind() == ValueKind::Number && f64::try_from(value.clone()).is_ok_and(|number| !number.is_finite())
 }
 
 /// The instruction, with the place that it leads to where it is now.

@@ -7,8 +7,10 @@ use minijinja::machinery::{Span, ast};
 use minijinja::value::{Enumerator, Kwargs, Object, Rest, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State};
 
-use super::budget::{places, shallow_bytes, spend, spend_for_all, spend_for_one, spend_times, too_much};
-use super::python;
+use super::budget::{
+    places, shallow_bytes, spend, spend_for_all, spend_for_one, spend_times, tick, too_much,
+};
+use super::{python, tuple};
 
 // No template can write these names.
 pub(super) const CONCAT: &str = " concat";
@@ -19,6 +21,9 @@ pub(super) const PAID: &str = " paid";
 pub(super) const STORE: &str = " store";
 pub(super) const LIST: &str = " list";
 pub(super) const MAP: &str = " map";
+pub(super) const TICK: &str = " tick";
+pub(super) const DIV: &str = " div";
+pub(super) const INT_DIV: &str = " int div";
 
 /// Widths and precisions that a format may ask for.
 const MAX_WIDTH: usize = 1000;
@@ -62,9 +67,12 @@ pub(super) fn add_to(environment: &mut Environment<'static>) {
     environment.add_function(ADD, add);
     environment.add_function(MUL, mul);
     environment.add_function(REM, rem);
+    environment.add_function(DIV, |a: Value, b: Value| divided(ast::BinOpKind::Div, "/", a, b));
+    environment.add_function(INT_DIV, |a: Value, b: Value| divided(ast::BinOpKind::FloorDiv, "//", a, b));
     environment.add_function(PAID, |state: &State<'_, '_>, value: Value| {
         spend_for_one(state, &value).map(|()| value)
     });
+    environment.add_function(TICK, |state: &State<'_, '_>| tick(state));
     environment.add_function(STORE, store);
     environment.add_function(LIST, list);
     environment.add_function(MAP, map);
@@ -96,7 +104,9 @@ fn apply(state: &State<'_, '_>, name: &str, args: &[Value]) -> Result<Value, Err
         spend_times(state, args, factor)?;
         spend_for_growth(state, name, args)?;
     }
-    state.apply_filter(name, args)
+    let made = state.apply_filter(name, args)?;
+    // Python has tuples there.
+    if matches!(name, "items" | "dictsort" | "zip") { tuple::of_pairs(&made) } else { Ok(made) }
 }
 
 /// Calls a method of a text for what its result is sure to fit the budget.
@@ -149,8 +159,17 @@ fn spend_for_growth(state: &State<'_, '_>, name: &str, args: &[Value]) -> Result
         {
             Err(too_much("the template indents JSON more than a prompt can need"))
         }
-        "format" | "center" | "ljust" | "rjust" | "zfill" => check_widths(args),
+        "format" => check_widths(args),
         _ => Ok(()),
+    }
+}
+
+/// No text is filled up to a large width.
+pub(super) fn check_width(width: usize) -> Result<(), Error> {
+    if width > MAX_WIDTH {
+        Err(too_much("the template pads text more than a prompt can need"))
+    } else {
+        Ok(())
     }
 }
 
@@ -218,13 +237,32 @@ fn mul(state: &State<'_, '_>, a: Value, b: Value) -> Result<Value, Error> {
 /// `a % b`: of a text the format, whose arguments are a list or one value.
 fn rem(state: &State<'_, '_>, a: Value, b: Value) -> Result<Value, Error> {
     if a.as_str().is_none() {
-        return computed(ast::BinOpKind::Rem, "%", a, b);
+        return divided(ast::BinOpKind::Rem, "%", a, b);
     }
     let args = match b.kind() {
         ValueKind::Seq => b.try_iter()?.collect(),
         _ => vec![b],
     };
     apply(state, "format", &[vec![a], args].concat())
+}
+
+/// `a / b` and what comes with it. Whole numbers are rounded down, and the remainder has the sign of the divisor.
+fn divided(op: ast::BinOpKind, sign: &str, a: Value, b: Value) -> Result<Value, Error> {
+    if b.kind() == ValueKind::Number && f64::try_from(b.clone()).is_ok_and(|divisor| divisor == 0.0) {
+        return Err(Error::new(ErrorKind::InvalidOperation, "division by zero"));
+    }
+    let whole = |value: &Value| value.as_i64().filter(|_| value.is_integer());
+    match (op, whole(&a), whole(&b)) {
+        (ast::BinOpKind::FloorDiv, Some(a), Some(b)) if b < 0 => {
+            let (a, b) = (i128::from(a), i128::from(b));
+            Ok(Value::from((-a).div_euclid(-b)))
+        }
+        (ast::BinOpKind::Rem, Some(a), Some(b)) if b < 0 => {
+            let (a, b) = (i128::from(a), i128::from(b));
+            Ok(Value::from(-((-a).rem_euclid(-b))))
+        }
+        _ => computed(op, sign, a, b),
+    }
 }
 
 /// What the library makes of an operation.

@@ -54,8 +54,10 @@ pub(super) fn content_text(content: &MessageContent) -> Result<String, PromptErr
 }
 
 fn part_text(part: &ContentPart) -> Result<&str, PromptError> {
-    let text = part.fields.get("text").and_then(Json::as_str).filter(|_| part.kind == "text");
-    text.ok_or_else(|| PromptError::ContentKind { kind: part.kind.clone() })
+    if part.kind != "text" {
+        return Err(PromptError::ContentKind { kind: part.kind.clone() });
+    }
+    part.fields.get("text").and_then(Json::as_str).ok_or(PromptError::ContentText)
 }
 
 /// The calls of a message, their arguments as objects, where clients write them as text; or as text, for a template that

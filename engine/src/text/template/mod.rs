@@ -7,38 +7,31 @@ mod forms;
 mod goldens;
 mod guard;
 mod json;
+mod limits;
 mod made;
 mod messages;
+mod methods;
 mod python;
+mod tuple;
 
 use std::cell::OnceCell;
-use std::time::{SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use minijinja::value::Value;
 use minijinja::{Environment, Error, ErrorKind};
 use quire_models::NamedTokens;
 
-use self::budget::{Budget, is_too_much};
+use self::budget::{Budget, input_bytes, is_too_much, too_much};
 use self::dialect::{describe, is_raised};
 use self::forms::Forms;
 use self::guard::Program;
+use self::limits::Limits;
 use self::messages::{content_text, message_values};
 use super::strftime::strftime;
 use crate::prompt::{ChatMessage, ChatPrompt};
 use crate::{ConfigError, PromptError};
 
 const NAME: &str = "chat_template";
-
-/// Steps that rendering may take, a second or two: loops within loops of a template must end. A conversation of ten
-/// thousand messages takes a few millions.
-const FUEL: u64 = 50_000_000;
-/// The same for the small conversations on which a template is tried.
-const TRIAL_FUEL: u64 = 500_000;
-
-/// Bytes of text and lists that a rendering may make beside those that the conversation's length allows.
-const BASE_BYTES: u64 = 256 << 20;
-/// The same for the small conversations.
-const TRIAL_BYTES: u64 = 16 << 20;
 
 /// A compiled template in the dialect of the Hugging Face hub: Jinja as `transformers` sets it up, with
 /// `raise_exception`, `strftime_now` and a `tojson` that writes what Python's `json.dumps` does. What a rendering makes is
@@ -48,7 +41,9 @@ pub(crate) struct ChatTemplate {
     environment: Environment<'static>,
     tokens: NamedTokens,
     forms: Forms,
-    base_bytes: u64,
+    limits: Limits,
+    /// When all its renderings must have ended: that of a request is rendered for one.
+    deadline: Option<Instant>,
     trouble: Option<String>,
 }
 
@@ -62,7 +57,8 @@ impl ChatTemplate {
     /// misses a variable, which requests may bring, has [`trouble`](Self::trouble).
     pub(crate) fn at_start(source: &str, tokens: NamedTokens) -> Result<Self, ConfigError> {
         let refuse = |error: &Error| ConfigError::Template { message: describe(error) };
-        let mut template = Self::compile(source, tokens).map_err(|error| refuse(&error))?;
+        let mut template =
+            Self::compile(source, tokens, Limits::OWN, None).map_err(|error| refuse(&error))?;
         match template.try_on_plain_conversations() {
             Err(error) if error.kind() == ErrorKind::UndefinedError => {
                 template.trouble = Some(describe(&error));
@@ -93,7 +89,7 @@ impl ChatTemplate {
             turns.to_vec(),
             [vec![system], turns.to_vec()].concat(),
         ] {
-            match self.try_render(&ChatPrompt::new(messages), UNIX_EPOCH) {
+            match self.compile_and_render(&ChatPrompt::new(messages), UNIX_EPOCH) {
                 Err(RenderError::Template(error)) if is_hopeless(&error) => return Err(error),
                 Err(RenderError::Template(error)) if !is_raised(&error) => _ = first.get_or_insert(error),
                 _ => return Ok(()),
@@ -102,9 +98,15 @@ impl ChatTemplate {
         first.map_or(Ok(()), Err)
     }
 
-    /// Compiles a template that came with a request.
+    /// Compiles a template that came with a request. It may use less than the model's, and what it is tried on counts.
+    ///
+    /// # Errors
+    ///
+    /// [`PromptError::RequestTemplate`].
     pub(crate) fn of_request(source: &str, tokens: NamedTokens) -> Result<Self, PromptError> {
-        Self::compile(source, tokens).map_err(|error| PromptError::Template { message: describe(&error) })
+        let limits = Limits::OF_REQUEST;
+        Self::compile(source, tokens, limits, Some(Instant::now() + limits.time))
+            .map_err(|error| PromptError::RequestTemplate { message: describe(&error) })
     }
 
     /// Writes out a conversation.
@@ -119,23 +121,39 @@ impl ChatTemplate {
         if prompt.continue_final_message && prompt.add_generation_prompt {
             return Err(PromptError::GenerationPrompt);
         }
-        let text = self.try_render(prompt, now).map_err(|error| match error {
+        let text = self.compile_and_render(prompt, now).map_err(|error| match error {
             RenderError::Prompt(error) => error,
-            RenderError::Template(error) => PromptError::Template { message: describe(&error) },
+            RenderError::Template(error) => self.refusal(&error),
         })?;
         if prompt.continue_final_message { cut_after_final_message(text, prompt) } else { Ok(text) }
     }
 
-    fn compile(source: &str, tokens: NamedTokens) -> Result<Self, Error> {
+    fn refusal(&self, error: &Error) -> PromptError {
+        match self.deadline {
+            None => PromptError::Template { message: describe(error) },
+            Some(_) if is_raised(error) => PromptError::RequestTemplate {
+                message: format!("it refused the conversation: {}", describe(error)),
+            },
+            Some(_) => PromptError::RequestTemplate { message: describe(error) },
+        }
+    }
+
+    fn compile(
+        source: &str,
+        tokens: NamedTokens,
+        limits: Limits,
+        deadline: Option<Instant>,
+    ) -> Result<Self, Error> {
+        if source.len() > limits.source_bytes {
+            let message = format!("it has {} bytes, at most {} may be", source.len(), limits.source_bytes);
+            return Err(too_much(&message));
+        }
         let source = dialect::without_generation_blocks(&dialect::with_plain_line_breaks(source));
-        Program::compile(NAME, &source)?;
-        let mut environment = dialect::environment();
-        environment.set_fuel(Some(TRIAL_FUEL));
-        let (forms, base_bytes) = (Forms::ALL, TRIAL_BYTES);
-        let mut template = Self { source, environment, tokens, forms, base_bytes, trouble: None };
-        template.forms = template.find_forms()?;
-        template.environment.set_fuel(Some(FUEL));
-        template.base_bytes = BASE_BYTES;
+        let (environment, forms) = (dialect::environment(), Forms::ALL);
+        let mut template =
+            Self { source, environment, tokens, forms, limits: limits.of_trial(), deadline, trouble: None };
+        template.forms = template.find_forms(&Program::compile(NAME, &template.source)?)?;
+        template.limits = limits;
         Ok(template)
     }
 
@@ -143,13 +161,13 @@ impl ChatTemplate {
     ///
     /// # Errors
     ///
-    /// It makes more than a prompt can need.
-    fn find_forms(&self) -> Result<Forms, Error> {
+    /// It makes more than a prompt can need, or does more.
+    fn find_forms(&self, program: &Program<'_>) -> Result<Forms, Error> {
         let stopped = OnceCell::new();
         let forms = Forms::find(|prompt| match stopped.get() {
             Some(_) => None,
-            None => match self.try_render(prompt, UNIX_EPOCH) {
-                Err(RenderError::Template(error)) if is_too_much(&error) => {
+            None => match self.try_render(program, prompt, UNIX_EPOCH) {
+                Err(RenderError::Template(error)) if is_endless(&error) => {
                     stopped.set(error).ok();
                     None
                 }
@@ -159,7 +177,27 @@ impl ChatTemplate {
         stopped.into_inner().map_or(Ok(forms), Err)
     }
 
-    fn try_render(&self, prompt: &ChatPrompt, now: SystemTime) -> Result<String, RenderError> {
+    fn compile_and_render(&self, prompt: &ChatPrompt, now: SystemTime) -> Result<String, RenderError> {
+        self.try_render(&Program::compile(NAME, &self.source)?, prompt, now)
+    }
+
+    fn try_render(
+        &self,
+        program: &Program<'_>,
+        prompt: &ChatPrompt,
+        now: SystemTime,
+    ) -> Result<String, RenderError> {
+        let variables = self.variables(prompt, now)?;
+        let num_bytes = input_bytes(&variables)?;
+        let deadline = self.deadline.unwrap_or_else(|| Instant::now() + self.limits.time);
+        let budget = Budget::new(self.limits.bytes.for_input(num_bytes), deadline);
+        let mut environment = self.environment.clone();
+        environment.set_fuel(Some(self.limits.fuel.for_input(num_bytes)));
+        Ok(program.render(&environment, variables, budget)?)
+    }
+
+    /// What the template sees.
+    fn variables(&self, prompt: &ChatPrompt, now: SystemTime) -> Result<Vec<(String, Value)>, PromptError> {
         let messages = message_values(&prompt.messages, self.forms)?;
         let mut variables: Vec<(String, Value)> = prompt
             .template_variables
@@ -186,8 +224,7 @@ impl ChatTemplate {
                 set(name, Value::from(token.as_str()));
             }
         }
-        let budget = Budget::of_input(&variables, self.base_bytes)?;
-        Ok(Program::compile(NAME, &self.source)?.render(&self.environment, variables, budget)?)
+        Ok(variables)
     }
 }
 
@@ -198,9 +235,13 @@ fn is_hopeless(error: &Error) -> bool {
         ErrorKind::UnknownTest,
         ErrorKind::UnknownFunction,
         ErrorKind::TemplateNotFound,
-        ErrorKind::OutOfFuel,
     ];
-    hopeless.contains(&error.kind()) || is_too_much(error)
+    hopeless.contains(&error.kind()) || is_endless(error)
+}
+
+/// Whether a template was stopped for what it uses.
+fn is_endless(error: &Error) -> bool {
+    error.kind() == ErrorKind::OutOfFuel || is_too_much(error)
 }
 
 enum RenderError {
@@ -303,7 +344,58 @@ mod tests {
     fn a_template_that_goes_on_and_on_is_an_error_at_start() {
         let endless = "{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}";
         let error = ChatTemplate::at_start(endless, NamedTokens::default()).map(drop).unwrap_err();
-        assert!(error.to_string().contains("fuel"), "{error}");
+        assert!(error.to_string().contains("more steps than a prompt can need"), "{error}");
+    }
+
+    /// None of them makes much, and each of their steps looks through a megabyte, or many of them.
+    #[test]
+    fn a_template_of_a_request_ends_within_a_second() {
+        let text = "{% set x = 'x' * 900 %}{% set x = x * 900 %}";
+        let list = "{% set x = range(90000) | list %}{% set y = range(90000) | list %}";
+        for (before, endless) in [
+            ("", "{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}"),
+            (text, "{% for i in range(90000) %}{% if 'y' in x %}{% endif %}{% endfor %}"),
+            (text, "{% for i in range(90000) %}{% set y = x | length %}{% endfor %}"),
+            (text, "{% for i in range(90000) %}{% set y = x[:1] %}{% endfor %}"),
+            (text, "{% for i in range(90000) %}{% set y = x == x ~ 'a' %}{% endfor %}"),
+            (list, "{% for i in range(90000) %}{% set z = x == y %}{% endfor %}"),
+            (list, "{% for i in range(90000) %}{% set z = x | max %}{% endfor %}"),
+            (
+                list,
+                "{% macro f(n) %}{% if n %}{{ f(n - 1) }}{{ f(n - 1) }}{% endif %}{% set z = -1 in x %}{% endmacro %}{{ f(30) }}",
+            ),
+            (
+                "",
+                "{% for i in range(90000) %}{{ raise_exception }}{% for m in messages recursive %}{% if i %}{{ loop(messages) }}{% endif %}{% endfor %}{% endfor %}",
+            ),
+        ] {
+            let (source, start) = (format!("{before}{endless}"), Instant::now());
+            let template = ChatTemplate::of_request(&source, NamedTokens::default());
+            let error =
+                template.and_then(|template| template.render(&hello(), UNIX_EPOCH)).expect_err(endless);
+            assert!(matches!(error, PromptError::RequestTemplate { .. }), "{endless}: {error}");
+            // Twice the time, for what is compiled without optimization on a busy machine.
+            assert!(start.elapsed() < 2 * Limits::OF_REQUEST.time, "{endless}: {:?}", start.elapsed());
+        }
+    }
+
+    #[test]
+    fn a_template_of_a_request_is_rendered_for_a_long_conversation() {
+        let messages = (0..5000).map(|i| ChatMessage::user(format!("{i} and a few more words"))).collect();
+        let template = ChatTemplate::of_request(CHATML, NamedTokens::default()).expect("a good template");
+        let text = template.render(&ChatPrompt::new(messages), UNIX_EPOCH).expect("a long conversation");
+        assert_eq!(text.matches("<|im_start|>user").count(), 5000);
+    }
+
+    #[test]
+    fn constants_are_not_repeated_to_more_than_memory_holds() {
+        let literal = "x".repeat(10_000);
+        let source = format!("{{% set x = '{literal}' * 1000 %}}").repeat(50);
+        let error =
+            ChatTemplate::of_request(&source, NamedTokens::default()).map(drop).expect_err("gigabytes");
+        assert!(error.to_string().contains("than a prompt can need"), "{error}");
+        let long = ChatTemplate::of_request(&"x".repeat(2 << 20), NamedTokens::default()).map(drop);
+        assert!(long.expect_err("megabytes").to_string().contains("at most 1048576"));
     }
 
     #[test]
@@ -328,9 +420,7 @@ mod tests {
             let error = ChatTemplate::at_start(bomb, NamedTokens::default()).map(drop);
             let error = error.expect_err(bomb).to_string();
             assert!(
-                error.contains("than a prompt can need")
-                    || error.contains("too deeply")
-                    || error.contains("fuel"),
+                error.contains("than a prompt can need") || error.contains("too deeply"),
                 "{bomb}: {error}"
             );
         }
@@ -383,6 +473,11 @@ mod tests {
             serde_json::json!({"role": "user", "content": [{"type": "text", "text": "a"}, {"type": "text", "text": "b"}]}),
         );
         check("{{ messages[0].content }}", &ChatPrompt::new(vec![text]), Ok("a\nb"));
+        for broken in [serde_json::json!({"type": "text"}), serde_json::json!({"type": "text", "text": 1})] {
+            let broken = parts(serde_json::json!({"role": "user", "content": [broken]}));
+            let said = "a part of a message has the type text and no text: expected a string";
+            check("x", &ChatPrompt::new(vec![broken]), Err(said));
+        }
         let image =
             parts(serde_json::json!({"role": "user", "content": [{"type": "image_url", "image_url": {}}]}));
         check(

@@ -4,6 +4,8 @@ use std::fmt::{self, Write};
 
 use minijinja::value::{Value, ValueKind};
 
+use super::tuple;
+
 /// `str(value)`.
 pub(super) fn to_str(value: &Value) -> String {
     let mut text = String::new();
@@ -31,12 +33,17 @@ fn write_repr(out: &mut impl Write, value: &Value) -> fmt::Result {
         },
         ValueKind::String => write_quoted(out, value.as_str().unwrap_or_default()),
         ValueKind::Seq | ValueKind::Iterable => {
-            out.write_char('[')?;
+            let is_tuple = tuple::is_tuple(value);
+            out.write_char(if is_tuple { '(' } else { '[' })?;
             for (index, item) in value.try_iter().into_iter().flatten().enumerate() {
                 out.write_str(if index == 0 { "" } else { ", " })?;
                 write_repr(out, &item)?;
             }
-            out.write_char(']')
+            out.write_str(match (is_tuple, value.len()) {
+                (true, Some(1)) => ",)",
+                (true, _) => ")",
+                (false, _) => "]",
+            })
         }
         ValueKind::Map => {
             out.write_char('{')?;
@@ -103,6 +110,9 @@ mod tests {
             json!({"a": {"b": [1.0, 1e16, 1e-5, 0.0001, -2.5e-7, 123456789012345680.0]}}),
             "{'a': {'b': [1.0, 1e+16, 1e-05, 0.0001, -2.5e-07, 1.2345678901234568e+17]}}",
         );
+        let tuple =
+            tuple::of([Value::from("a"), Value::from(vec![tuple::of([Value::from(1)]), tuple::of([])])]);
+        assert_eq!(to_str(&tuple), "('a', [(1,), ()])");
         assert_eq!(to_str(&Value::UNDEFINED), "");
         assert_eq!(to_str(&Value::from(f64::INFINITY)), "inf");
     }

@@ -57,8 +57,12 @@ pub(super) fn effective() -> Value {
     ])
 }
 
+/// The tokens as the vocabulary writes them come where they are asked for.
 pub(super) fn tokens() -> Value {
-    object([("count", integer()), ("max_model_len", integer()), ("tokens", list(integer()))])
+    let mut tokens =
+        object([("count", integer()), ("max_model_len", integer()), ("tokens", list(integer()))]);
+    tokens["properties"]["token_strs"] = list(text());
+    tokens
 }
 
 pub(super) fn prompt() -> Value {

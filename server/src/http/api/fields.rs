@@ -60,6 +60,11 @@ const SAMPLING: &[(&str, Kind, &str)] = &[
     ("include_stop_str_in_output", Kind::Bool, "Whether what ended the output stays in the text."),
     ("logprobs", LOGPROBS, "How many of the best log-probabilities come with each token; -1 is all."),
     ("prompt_logprobs", LOGPROBS, "The same for the tokens of the prompt; not in a stream."),
+    (
+        "skip_reading_prefix_cache",
+        Kind::Bool,
+        "Whether all of the prompt is computed, whatever the prefix cache has.",
+    ),
     ("skip_special_tokens", Kind::Bool, "Whether special tokens are left out of the text."),
     ("detokenize", Kind::Bool, "Whether tokens are turned into text at all."),
     ("spaces_between_special_tokens", Kind::Bool, "Whether spaces set off added tokens that follow another."),
@@ -96,6 +101,8 @@ pub(super) fn completion(defaults: &SamplingParams) -> Vec<Field> {
         Field::new("prompt", PROMPTS, "Each prompt has n outputs; tokens are taken as they are.").required(),
         Field::new("echo", Kind::Bool, "Whether the text begins with the prompt.").default(false),
         Field::new("suffix", Kind::EmptyText, "Not built: expected none, or an empty text."),
+        special_tokens(true),
+        tokens_as_ids(),
     ];
     let common = common().into_iter().map(|field| match field.name {
         "use_beam_search" => {
@@ -113,18 +120,6 @@ pub(super) fn completion(defaults: &SamplingParams) -> Vec<Field> {
 /// `POST /v1/chat/completions`.
 pub(super) fn chat(defaults: &SamplingParams) -> Vec<Field> {
     let own = vec![
-        Field::new(
-            "tools",
-            Kind::List(&Kind::Object),
-            "Functions that the model may call, each {type, function: {name, description, parameters}}.",
-        ),
-        Field::new(
-            "tool_choice",
-            Kind::OneOf(&[Kind::Text, Kind::Object]),
-            "none, auto, required, or {type, function: {name}}.",
-        ),
-        Field::new("parallel_tool_calls", Kind::Bool, "Whether one answer may have several calls.")
-            .default(true),
         Field::new("max_completion_tokens", Kind::Integer(1, MOST), "The newer name of max_tokens; it wins."),
         Field::new(
             "top_logprobs",
@@ -132,6 +127,9 @@ pub(super) fn chat(defaults: &SamplingParams) -> Vec<Field> {
             "Log-probabilities beside each token's; with logprobs.",
         ),
         Field::new("echo", Kind::Bool, "Whether a continued message begins the answer.").default(false),
+        Field::new("include_reasoning", Kind::Bool, "Whether reasoning that is set apart is told.")
+            .default(true),
+        tokens_as_ids(),
     ];
     let sampling = sampling(defaults).into_iter().map(|field| match field.name {
         "logprobs" => Field::new("logprobs", Kind::Bool, "Whether tokens come with their log-probabilities.")
@@ -145,8 +143,23 @@ pub(super) fn chat(defaults: &SamplingParams) -> Vec<Field> {
 /// `POST /tokenize`: a text, or a conversation.
 pub(super) fn tokenize(_: &SamplingParams) -> Vec<Field> {
     let conversation = conversation().into_iter().map(|field| Field { is_required: false, ..field });
-    let prompt = Field::new("prompt", Kind::Text, "A text; it excludes messages.");
-    [vec![model(), prompt], conversation.collect()].concat()
+    let own = vec![
+        model(),
+        Field::new("prompt", Kind::Text, "A text; it excludes messages."),
+        Field::new("truncate_prompt_tokens", TRUNCATION, "Keeps the last so many tokens; -1 what fits."),
+        Field::new(
+            "return_token_strs",
+            Kind::Bool,
+            "Whether the tokens come as the vocabulary writes them, too.",
+        )
+        .default(false),
+    ];
+    let conversation = conversation.map(|field| match field.name {
+        // It is true for a text.
+        "add_special_tokens" => Field { default: Value::Null, ..field },
+        _ => field,
+    });
+    [own, conversation.collect()].concat()
 }
 
 /// `POST /detokenize`.
@@ -177,11 +190,33 @@ fn conversation() -> Vec<Field> {
             "Whether the last message goes on; it excludes the former.",
         )
         .default(false),
-        Field::new("add_special_tokens", Kind::Bool, "The chat template writes them: expected false."),
+        special_tokens(false),
         Field::new("chat_template", Kind::Text, "A template in place of the model's, in Jinja."),
         Field::new("chat_template_kwargs", Kind::Object, "What the template sees beside the messages."),
         Field::new("documents", Kind::List(&Kind::Object), "Documents, for templates that know them."),
+        Field::new(
+            "tools",
+            Kind::List(&Kind::Object),
+            "Functions that the model may call, each {type, function: {name, description, parameters}}.",
+        ),
+        Field::new(
+            "tool_choice",
+            Kind::OneOf(&[Kind::Text, Kind::Object]),
+            "none, auto, required, or {type, function: {name}}.",
+        ),
+        Field::new("parallel_tool_calls", Kind::Bool, "Whether one answer may have several calls.")
+            .default(true),
     ]
+}
+
+fn special_tokens(default: bool) -> Field {
+    let text = "Whether the tokenizer puts the model's first token in front of a text; templates write it themselves.";
+    Field::new("add_special_tokens", Kind::Bool, text).default(default)
+}
+
+fn tokens_as_ids() -> Field {
+    let text = "Whether log-probabilities name tokens as token_id:ID; left out, as the server is set.";
+    Field::new("return_tokens_as_token_ids", Kind::Bool, text)
 }
 
 fn stream() -> Vec<Field> {
@@ -225,11 +260,12 @@ fn common() -> Vec<Field> {
         .default(0),
         Field::new(
             "cache_salt",
-            Kind::Text,
+            Kind::SomeText,
             "Keeps the prompt's cached blocks from those who do not know it.",
         ),
-        Field::new("length_penalty", Kind::Any, "Says nothing where there is no beam search."),
+        Field::new("length_penalty", Kind::Number(-ANY, ANY), "Says nothing where there is no beam search."),
     ];
+    fields.extend(common::NO_EFFECT.map(|name| Field::new(name, Kind::Text, "Has no effect here.")));
     let not_built = |name| Field::new(name, Kind::Off, "Not built: expected none, or false.");
     fields.extend(common::NOT_BUILT.map(not_built));
     fields

@@ -93,7 +93,7 @@ async fn an_echo_of_nothing_more_generates_nothing() {
         (&body["usage"]["prompt_tokens"], &body["usage"]["completion_tokens"]),
         (&json!(4), &json!(0))
     );
-    assert_eq!(rig.service.engine.stats().num_requests, 0);
+    assert_eq!(rig.service.engine.stats().num_generation_tokens, 0);
 }
 
 /// What evaluation programs score prompts with.

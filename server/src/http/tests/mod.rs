@@ -10,5 +10,7 @@ mod known_failures;
 mod limits;
 mod load;
 mod metrics;
+mod prompts;
 mod rig;
 mod routes;
+mod vllm_fields;
