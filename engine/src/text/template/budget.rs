@@ -35,6 +35,8 @@ pub(super) fn too_much(what: &str) -> Error {
 #[derive(Debug)]
 pub(super) struct Budget {
     bytes: AtomicU64,
+    /// What one value may hold, however often it holds the same: a step may look through all of it.
+    most_held: Option<u64>,
     num_ticks: AtomicU64,
     deadline: Instant,
 }
@@ -44,7 +46,12 @@ impl Object for Budget {}
 impl Budget {
     /// So many bytes, until then.
     pub(super) fn new(bytes: u64, deadline: Instant) -> Self {
-        Self { bytes: AtomicU64::new(bytes), num_ticks: AtomicU64::new(0), deadline }
+        Self { bytes: AtomicU64::new(bytes), most_held: None, num_ticks: AtomicU64::new(0), deadline }
+    }
+
+    /// With the same bound on what each value holds.
+    pub(super) fn for_each_value_too(self) -> Self {
+        Self { most_held: Some(self.left()), ..self }
     }
 
     fn left(&self) -> u64 {
@@ -89,6 +96,22 @@ pub(super) fn input_bytes(variables: &[(String, Value)]) -> Result<u64, Error> {
 /// Says that a step begins that may take long and makes nothing that is paid for.
 pub(super) fn tick(state: &State<'_, '_>) -> Result<(), Error> {
     with(state, Budget::tick)
+}
+
+/// Hands a list on that has been made of others, or is about to be repeated so often, if it does not hold too much.
+pub(super) fn held(state: &State<'_, '_>, value: Value, times: u64) -> Result<Value, Error> {
+    with(state, |budget| {
+        let Some(most) = budget.most_held.filter(|_| value.as_str().is_none()) else { return Ok(()) };
+        let mut sum = 0;
+        measure(&value, most, MAX_DEPTH, &mut sum)?;
+        let is_within = sum.saturating_mul(times) <= most;
+        if is_within {
+            Ok(())
+        } else {
+            Err(too_much("the template makes more text and lists than a prompt can need"))
+        }
+    })?;
+    Ok(value)
 }
 
 /// Pays for bytes that are about to be made.

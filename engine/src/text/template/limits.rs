@@ -11,6 +11,8 @@ pub(super) struct Limits {
     pub(super) fuel: Allowance,
     /// Bytes of text and lists that are made.
     pub(super) bytes: Allowance,
+    /// Whether no value may hold more than all that is made may come to, however often it holds the same.
+    pub(super) bounds_values: bool,
     /// Steps are limited, and what each makes; this is for those that look through much and make little.
     pub(super) time: Duration,
 }
@@ -29,6 +31,7 @@ impl Limits {
         source_bytes: usize::MAX,
         fuel: Allowance::of(50_000_000),
         bytes: Allowance { base: 256 << 20, per_byte: 256, most: u64::MAX },
+        bounds_values: false,
         time: Duration::from_secs(5),
     };
 
@@ -37,6 +40,7 @@ impl Limits {
         source_bytes: 1 << 20,
         fuel: Allowance { base: 1_000_000, per_byte: 8, most: 5_000_000 },
         bytes: Allowance { base: 4 << 20, per_byte: 16, most: 64 << 20 },
+        bounds_values: true,
         time: Duration::from_millis(800),
     };
 

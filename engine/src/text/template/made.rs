@@ -8,7 +8,7 @@ use minijinja::value::{Enumerator, Kwargs, Object, Rest, Value, ValueKind};
 use minijinja::{Environment, Error, ErrorKind, State};
 
 use super::budget::{
-    places, shallow_bytes, spend, spend_for_all, spend_for_one, spend_times, tick, too_much,
+    held, places, shallow_bytes, spend, spend_for_all, spend_for_one, spend_times, tick, too_much,
 };
 use super::{python, tuple};
 
@@ -106,7 +106,8 @@ fn apply(state: &State<'_, '_>, name: &str, args: &[Value]) -> Result<Value, Err
     }
     let made = state.apply_filter(name, args)?;
     // Python has tuples there.
-    if matches!(name, "items" | "dictsort" | "zip") { tuple::of_pairs(&made) } else { Ok(made) }
+    let made = if matches!(name, "items" | "dictsort" | "zip") { tuple::of_pairs(&made)? } else { made };
+    if name == "map" || KEEPING.contains(&name) { held(state, made, 1) } else { Ok(made) }
 }
 
 /// Calls a method of a text for what its result is sure to fit the budget.
@@ -196,10 +197,12 @@ fn map_by_filter(state: &State<'_, '_>, args: &[Value]) -> Result<Value, Error> 
     let (items, name) = (&args[0], args[1].as_str().unwrap_or_default().to_owned());
     spend(state, places(items.len().unwrap_or(0)))?;
     let apply_to = |item: Value| {
+        tick(state)?;
         let args: Vec<Value> = std::iter::once(item).chain(args[2..].iter().cloned()).collect();
         if filter(&name).is_some() { apply(state, &name, &args) } else { state.apply_filter(&name, &args) }
     };
-    items.try_iter()?.map(apply_to).collect::<Result<Vec<_>, _>>().map(Value::from)
+    let made = items.try_iter()?.map(apply_to).collect::<Result<Vec<_>, _>>()?;
+    held(state, Value::from(made), 1)
 }
 
 /// `a ~ b`
@@ -218,7 +221,7 @@ fn add(state: &State<'_, '_>, a: Value, b: Value) -> Result<Value, Error> {
         _ => {
             // Lists are joined without a copy of the longer one.
             spend(state, shallow_bytes(&a).min(shallow_bytes(&b)))?;
-            computed(ast::BinOpKind::Add, "+", a, b)
+            held(state, computed(ast::BinOpKind::Add, "+", a, b)?, 1)
         }
     }
 }
@@ -229,6 +232,7 @@ fn mul(state: &State<'_, '_>, a: Value, b: Value) -> Result<Value, Error> {
         if value.kind() != ValueKind::Number {
             let times = times.as_usize().unwrap_or(0) as u64;
             spend(state, shallow_bytes(value).saturating_mul(times))?;
+            held(state, value.clone(), times)?;
         }
     }
     computed(ast::BinOpKind::Mul, "*", a, b)
@@ -278,20 +282,20 @@ fn computed(op: ast::BinOpKind, sign: &str, a: Value, b: Value) -> Result<Value,
 
 fn list(state: &State<'_, '_>, items: Rest<Value>) -> Result<Value, Error> {
     spend_for_items(state, &items)?;
-    Ok(Value::from(items.0))
+    held(state, Value::from(items.0), 1)
 }
 
 fn map(state: &State<'_, '_>, parts: Rest<Value>) -> Result<Value, Error> {
     spend_for_items(state, &parts)?;
     let pairs = parts.as_chunks::<2>().0.iter();
-    Ok(pairs.map(|[key, value]| (key.clone(), value.clone())).collect())
+    held(state, pairs.map(|[key, value]| (key.clone(), value.clone())).collect(), 1)
 }
 
 fn dict(state: &State<'_, '_>, value: Option<Value>, update: Kwargs) -> Result<Value, Error> {
     let values: Vec<Value> = update.args().filter_map(|name| update.peek(name).ok()).collect();
     spend_for_items(state, &values)?;
     spend_for_items(state, value.as_slice())?;
-    minijinja::functions::dict(value, update)
+    held(state, minijinja::functions::dict(value, update)?, 1)
 }
 
 /// Pays for the items of what is made of them. Those that are lists are looked through, so that none gets too deep; a

@@ -191,6 +191,7 @@ impl ChatTemplate {
         let num_bytes = input_bytes(&variables)?;
         let deadline = self.deadline.unwrap_or_else(|| Instant::now() + self.limits.time);
         let budget = Budget::new(self.limits.bytes.for_input(num_bytes), deadline);
+        let budget = if self.limits.bounds_values { budget.for_each_value_too() } else { budget };
         let mut environment = self.environment.clone();
         environment.set_fuel(Some(self.limits.fuel.for_input(num_bytes)));
         Ok(program.render(&environment, variables, budget)?)
@@ -368,6 +369,13 @@ mod tests {
                 "",
                 "{% for i in range(90000) %}{{ raise_exception }}{% for m in messages recursive %}{% if i %}{{ loop(messages) }}{% endif %}{% endfor %}{% endfor %}",
             ),
+            (text, "{% set l = [x] * 90000 %}{{ (l | sort)[0] == 'a' }}"),
+            (
+                text,
+                "{% set n = namespace(l=[x]) %}{% for i in range(17) %}{% set n.l = n.l + n.l %}{% endfor %}{{ n.l | unique | length }}",
+            ),
+            (text, "{{ [1] | batch(90000, x) | first | map('length') | max }}"),
+            (text, "{% set l = range(90000) | map(attribute='a', default=x) | list %}{{ l == l[::-1] }}"),
         ] {
             let (source, start) = (format!("{before}{endless}"), Instant::now());
             let template = ChatTemplate::of_request(&source, NamedTokens::default());
