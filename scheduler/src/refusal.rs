@@ -68,7 +68,7 @@ pub enum Refusal {
     #[error("not swapped")]
     NotSwapped,
     /// So many sequences run as the scheduler allows for now: work was lost to preemptions.
-    #[error("{limit} sequences run, to which admission is lowered after preemptions")]
+    #[error("admission is lowered to {limit} sequences after preemptions")]
     Thrashing {
         /// The limit for now.
         limit: u32,

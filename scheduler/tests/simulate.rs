@@ -58,6 +58,8 @@ fn a_timeline_shows_when_there_was_nothing_to_do() {
     let run = simulate(&trace, &trace.arrival_times(None).unwrap(), &setup(60), policy).unwrap();
     let pause = run.timeline.points.windows(2).find(|pair| pair[1].time_s - pair[0].time_s > 50.0).unwrap();
     assert_eq!((pause[0].num_running, pause[0].live_blocks, pause[1].num_running), (0, 0, 1));
+    let last = run.timeline.points.last().unwrap();
+    assert_eq!((last.time_s, last.num_running), (run.report.duration_s, 0), "it ends with the run");
 }
 
 #[test]

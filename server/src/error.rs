@@ -274,12 +274,12 @@ pub enum Error {
         source: quire_scheduler::record::RecordingError,
     },
     /// A cost model cannot be fitted.
-    #[error("{recordings}: {source}{hint}")]
+    #[error("{recordings}: {reason}{hint}")]
     Fit {
         /// The files.
         recordings: String,
         /// Why.
-        source: quire_scheduler::cost::FitError,
+        reason: quire_scheduler::cost::FitError,
         /// What to do.
         hint: &'static str,
     },

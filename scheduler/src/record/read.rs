@@ -148,6 +148,9 @@ impl Recording {
                 num_tokens: step.work.num_tokens() as u32,
             });
         }
+        if let Some(end_s) = end_s {
+            timeline.hold(end_s);
+        }
         Ok(timeline)
     }
 

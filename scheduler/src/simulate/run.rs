@@ -61,6 +61,7 @@ pub fn simulate(
         tracks: Tracks::default(),
     };
     while run.step()? {}
+    run.timeline.push_idle(run.now.as_nanos() as f64 / 1e9);
     let Run { tally, timeline, scheduler, now, .. } = run;
     Ok(Simulated { report: tally.finish(&scheduler, setup, now), timeline })
 }

@@ -54,6 +54,13 @@ impl Timeline {
         self.keep(Point { time_s, ..Point::default() });
     }
 
+    /// Nothing is known to have changed until then.
+    pub fn hold(&mut self, time_s: f64) {
+        if let Some(&last) = self.points.last() {
+            self.keep(Point { time_s, ..last });
+        }
+    }
+
     fn keep(&mut self, point: Point) {
         self.points.push(point);
         if self.points.len() == MAX_POINTS {

@@ -230,7 +230,7 @@ fn model_of(args: &ReplayArgs, recording: &Recording) -> Result<CostModel> {
     let (samples, host_us) = recording.samples().map_err(|error| in_recording(&args.file, error))?;
     let fitted = cost::fit(&samples, host_us, "fitted to the recording").map_err(|source| {
         let recordings = args.file.display().to_string();
-        Error::Fit { recordings, source, hint: ": give a cost model, --cost-model FILE" }
+        Error::Fit { recordings, reason: source, hint: ": give a cost model, --cost-model FILE" }
     })?;
     Ok(fitted.model)
 }
@@ -261,7 +261,7 @@ pub(super) fn fit(args: &FitArgs) -> Result<()> {
     }
     let report = cost::fit_runs(&runs, &args.name).map_err(|source| {
         let files: Vec<_> = args.files.iter().map(|file| file.display().to_string()).collect();
-        Error::Fit { recordings: files.join(", "), source, hint: ": record more" }
+        Error::Fit { recordings: files.join(", "), reason: source, hint: ": record more" }
     })?;
     if let Some(path) = &args.output {
         let text =
