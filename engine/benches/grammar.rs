@@ -10,6 +10,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use criterion::{Criterion, Throughput, criterion_group, criterion_main};
+use quire_engine::chat::ReasoningFormat;
 use quire_engine::{Grammar, GrammarCompiler, StructuredOutputs};
 use quire_models::Tokenizer;
 use quire_models::testing::TinyTokenizer;
@@ -175,6 +176,19 @@ fn bench(c: &mut Criterion) {
     show("the first document", first);
     let later: Vec<Duration> = (0..20).flat_map(|_| masks(&grammar, &document)).collect();
     show("later ones", later);
+
+    let form = StructuredOutputs {
+        reasoning: Some(ReasoningFormat::Qwen3),
+        ..StructuredOutputs::json(schema("field"))
+    };
+    let thoughtful = compiler.compile(&form).expect("it compiles");
+    let thought = format!(
+        "<think>\n{}</think>",
+        "So the first field is a sentence, and \"the next\" {one} is 4711.\n".repeat(20)
+    );
+    let thought = tokenizer.encode(&thought, Default::default()).expect("tokens");
+    masks(&thoughtful, &thought);
+    show("reasoning before it", masks(&thoughtful, &thought));
 
     let same: Vec<Row> = (0..NUM_ROWS).map(|_| Row::new(grammar.clone(), document.clone())).collect();
     let different = (0..NUM_ROWS).map(|i| {

@@ -8,6 +8,7 @@ use quire_models::TextOptions;
 
 use crate::OutputKind;
 use crate::bad_words::BadSequences;
+use crate::chat::ReasoningFormat;
 use crate::logits_processors;
 use crate::output::StopReason;
 use crate::params::{ParamError, SamplingParams};
@@ -66,11 +67,14 @@ pub struct CheckedParams {
     bad_words: Vec<String>,
     bad_sequences: BadSequences,
     grammar: Option<Arc<GrammarSource>>,
+    reasoning: Option<ReasoningFormat>,
     truncate_prompt_tokens: Option<usize>,
     skips_prefix_cache: bool,
     output_kind: OutputKind,
     /// The tokens that end the output, with what is told then.
     end_tokens: BTreeMap<u32, Option<StopReason>>,
+    /// Those of them that the request named.
+    stop_token_ids: BTreeSet<u32>,
 }
 
 impl SamplingParams {
@@ -103,10 +107,12 @@ impl SamplingParams {
             bad_words: self.check_bad_words()?,
             bad_sequences: BadSequences::default(),
             grammar: self.check_form()?,
+            reasoning: self.structured_outputs.as_ref().and_then(|form| form.reasoning),
             truncate_prompt_tokens: self.check_truncation()?,
             skips_prefix_cache: self.skip_reading_prefix_cache || self.prompt_logprobs.is_some(),
             output_kind: self.output_kind,
             end_tokens,
+            stop_token_ids: self.stop_token_ids.iter().copied().collect(),
         })
     }
 
@@ -345,9 +351,19 @@ impl CheckedParams {
         self.grammar.as_ref()
     }
 
+    /// How the reasoning that may come before the form is set apart.
+    pub(crate) fn reasoning(&self) -> Option<ReasoningFormat> {
+        self.reasoning
+    }
+
     /// The tokens that end the output.
     pub(crate) fn end_token_ids(&self) -> impl Iterator<Item = u32> {
         self.end_tokens.keys().copied()
+    }
+
+    /// Whether the request itself named a token as one that ends the output.
+    pub(crate) fn is_stop_token(&self, token_id: u32) -> bool {
+        self.stop_token_ids.contains(&token_id)
     }
 
     /// Sequences of several tokens that must not be completed.

@@ -44,7 +44,7 @@ pub struct EngineParts {
     pub eos: EosTokens,
     /// What parameters are where a request does not give them.
     pub default_params: SamplingParams,
-    /// How long a grammar may take to compile; 0.9 s, so that its error is there within a second, or more where the
+    /// How long a grammar may take to compile; 0.8 s, so that its error is there within a second, or more where the
     /// processor has other things to do.
     pub grammar_time_limit: Duration,
     /// Who runs when.

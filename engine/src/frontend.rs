@@ -11,13 +11,14 @@ use quire_kvcache::{BlockHashes, CacheSalt, Capacity, PrefixHasher};
 use quire_scheduler::{NewSequence, TenantId, Time};
 
 use crate::beam::{BeamSearchParams, CheckedBeams};
+use crate::chat::ReasoningPlace;
 use crate::checked::{CheckedParams, ParamLimits};
 use crate::clock::Clock;
 use crate::prompt::Prompt;
 use crate::renderer::{PromptRenderer, RenderedPrompt};
 use crate::request::{Request, RequestId};
 use crate::seeds::Seeds;
-use crate::structured::{GrammarCompiler, GrammarTicket};
+use crate::structured::{GrammarCompiler, GrammarTicket, Thought};
 use crate::text::Detokenizer;
 use crate::{Error, PromptError, Result};
 
@@ -98,7 +99,7 @@ impl Frontend {
             let (params, _) = self.check_params(&request)?;
             let token_ids = self.tokenize_within(request.prompt, &params)?.token_ids;
             self.check_length(&token_ids)?;
-            self.grammar(&params)?.map(|grammar| grammar.wait()).transpose()?;
+            self.grammar(&params, &token_ids)?.map(|grammar| grammar.wait()).transpose()?;
             request.prompt = Prompt::TokenIds(token_ids);
             Ok(request)
         })
@@ -153,7 +154,7 @@ impl Frontend {
         let (params, beams) = self.check_params(&request)?;
         let RenderedPrompt { text, token_ids } = self.tokenize_within(request.prompt, &params)?;
         self.check_length(&token_ids)?;
-        let grammar = self.grammar(&params)?;
+        let grammar = self.grammar(&params, &token_ids)?;
         let drawn = arrival.seed.unwrap_or_else(|| self.seeds.draw());
         let seed = params.seed().unwrap_or(drawn);
         tracing::debug!(
@@ -213,9 +214,20 @@ impl Frontend {
         Ok(prompt)
     }
 
-    /// Has the form of the output compiled.
-    fn grammar(&self, params: &CheckedParams) -> Result<Option<GrammarTicket>> {
-        Ok(params.grammar().map(|source| self.grammars.ticket(Arc::clone(source))).transpose()?)
+    /// Has the form of the output compiled, with what may come before it behind this prompt.
+    fn grammar(&self, params: &CheckedParams, prompt: &[u32]) -> Result<Option<GrammarTicket>> {
+        let Some(source) = params.grammar() else { return Ok(None) };
+        let source = match params.reasoning() {
+            Some(format) => Arc::new(source.after(Thought::of(format, self.reasoning_place(prompt)?))),
+            None => Arc::clone(source),
+        };
+        Ok(Some(self.grammars.ticket(source)?))
+    }
+
+    /// What a prompt says of the reasoning behind it.
+    fn reasoning_place(&self, prompt: &[u32]) -> Result<ReasoningPlace> {
+        let end = &prompt[prompt.len().saturating_sub(ReasoningPlace::MAX_TOKENS)..];
+        Ok(ReasoningPlace::after(&self.renderer.tokenizer()?.decode(end)))
     }
 
     /// A word has other tokens at the beginning of a word than within one.

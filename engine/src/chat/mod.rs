@@ -38,7 +38,7 @@ mod tool_format;
 
 pub use delta::{ChatDelta, ChatOutput, ToolCall};
 pub use parser::{ChatParser, ChatParserOptions, ToolParsing};
-pub use reasoning::ReasoningFormat;
+pub use reasoning::{ReasoningFormat, ReasoningPlace};
 pub use tool::{Tool, ToolError};
 pub use tool_choice::ToolChoice;
 pub use tool_format::ToolFormat;

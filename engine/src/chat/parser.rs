@@ -2,7 +2,7 @@
 
 use super::call_id::{CallIdForm, CallIds};
 use super::delta::{ChatDelta, ChatOutput};
-use super::reasoning::{Reasoning, ReasoningFormat};
+use super::reasoning::{Reasoning, ReasoningFormat, ReasoningPlace};
 use super::sink::Sink;
 use super::tool_format::{Machine, ToolFormat};
 
@@ -11,8 +11,8 @@ use super::tool_format::{Machine, ToolFormat};
 pub struct ChatParserOptions {
     /// How reasoning is set apart; none where there is none.
     pub reasoning: Option<ReasoningFormat>,
-    /// Whether the prompt has opened the reasoning: [`ReasoningFormat::is_opened_by`].
-    pub reasoning_is_open: bool,
+    /// What the prompt says of the reasoning: [`ReasoningPlace::after`] its end.
+    pub reasoning_place: ReasoningPlace,
     /// Which calls are looked for.
     pub tools: ToolParsing,
     /// What the names of calls are made of: one for each output, drawn at random.
@@ -67,7 +67,7 @@ impl ChatParser {
             ToolParsing::Named { format, name } => (Machine::Arguments(Some(name)), format.id_form()),
         };
         let ids = CallIds::new(options.seed, id_form);
-        let reasoning = options.reasoning.map(|format| Reasoning::new(format, options.reasoning_is_open));
+        let reasoning = options.reasoning.map(|format| Reasoning::new(format, options.reasoning_place));
         Self { reasoning, machine, sink: Sink::new(ids) }
     }
 

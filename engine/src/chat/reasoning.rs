@@ -2,19 +2,46 @@
 
 use std::fmt;
 
+use serde::{Deserialize, Serialize};
+
 use super::marker::Marker;
 use super::sink::Sink;
 
-const OPEN: &str = "<think>";
-const CLOSE: &str = "</think>";
-
 /// How a family of models sets its reasoning apart.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ReasoningFormat {
     /// `<think>...</think>` at the beginning, or no reasoning.
+    #[serde(rename = "qwen3")]
     Qwen3,
     /// All up to `</think>`; the opening mark is in the prompt as a rule, and left out where it is not.
+    #[serde(rename = "deepseek_r1")]
     DeepSeekR1,
+}
+
+/// What the end of a prompt says of the reasoning that follows.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ReasoningPlace {
+    /// Nothing.
+    #[default]
+    Unsaid,
+    /// It has begun: the output goes on with it.
+    Open,
+    /// It has ended, or there is to be none: the output begins with the answer.
+    Closed,
+}
+
+impl ReasoningPlace {
+    /// As many tokens as the end of a prompt that says something may have.
+    pub const MAX_TOKENS: usize = 16;
+
+    /// Behind a prompt with that end, which is as long as a mark at least and written with its special tokens.
+    pub fn after(prompt_end: &str) -> Self {
+        match prompt_end.trim_end() {
+            end if end.ends_with(ReasoningFormat::OPEN) => Self::Open,
+            end if end.ends_with(ReasoningFormat::CLOSE) => Self::Closed,
+            _ => Self::Unsaid,
+        }
+    }
 }
 
 impl ReasoningFormat {
@@ -26,10 +53,10 @@ impl ReasoningFormat {
         Self::NAMES.iter().find(|(known, _)| *known == name).map(|(_, format)| *format)
     }
 
-    /// Whether a rendered prompt has opened the reasoning already, so that the output begins within.
-    pub fn is_opened_by(prompt: &str) -> bool {
-        prompt.trim_end().ends_with(OPEN)
-    }
+    /// What reasoning begins with.
+    pub(crate) const OPEN: &str = "<think>";
+    /// What it ends with.
+    pub(crate) const CLOSE: &str = "</think>";
 }
 
 impl fmt::Display for ReasoningFormat {
@@ -56,9 +83,13 @@ enum Place {
 }
 
 impl Reasoning {
-    pub(super) fn new(format: ReasoningFormat, is_open: bool) -> Self {
-        let is_implied = format == ReasoningFormat::DeepSeekR1 || is_open;
-        Self { place: Place::Start(Marker::new(OPEN), String::new()), is_implied }
+    pub(super) fn new(format: ReasoningFormat, place: ReasoningPlace) -> Self {
+        let is_implied = format == ReasoningFormat::DeepSeekR1 || place == ReasoningPlace::Open;
+        let place = match place {
+            ReasoningPlace::Closed => Place::After,
+            _ => Place::Start(Marker::new(ReasoningFormat::OPEN), String::new()),
+        };
+        Self { place, is_implied }
     }
 
     /// Takes a character. What is no reasoning goes to `answer`.
@@ -72,7 +103,7 @@ impl Reasoning {
             }
             Place::Start(open, held) => {
                 if open.scan(c, |text| held.push_str(text)) {
-                    self.place = Place::Inside(Marker::new(CLOSE));
+                    self.place = Place::Inside(Marker::new(ReasoningFormat::CLOSE));
                 } else if !held.trim_start().is_empty() {
                     held.push_str(open.flush());
                     self.decide(sink, answer);
@@ -93,7 +124,8 @@ impl Reasoning {
 
     /// The text does not begin with the mark.
     fn decide(&mut self, sink: &mut Sink, answer: &mut impl FnMut(char, &mut Sink)) {
-        let place = if self.is_implied { Place::Inside(Marker::new(CLOSE)) } else { Place::After };
+        let place =
+            if self.is_implied { Place::Inside(Marker::new(ReasoningFormat::CLOSE)) } else { Place::After };
         if let Place::Start(_, held) = std::mem::replace(&mut self.place, place) {
             held.chars().for_each(|c| self.take(c, sink, answer));
         }

@@ -171,7 +171,10 @@ impl Branch {
 
     fn take_ending(&mut self, token_id: u32) -> Result<Option<SeqFinish>, GrammarError> {
         let may_stop = self.num_tokens >= self.params.min_tokens();
-        if may_stop && let Some(reason) = self.params.ends_with(token_id) {
+        if may_stop
+            && let Some(reason) = self.params.ends_with(token_id)
+            && !self.is_amid_form(token_id)
+        {
             if self.params.include_stop_str_in_output() {
                 self.take_text(token_id, false);
             }
@@ -181,6 +184,12 @@ impl Branch {
         let is_complete = self.grammar.as_mut().map_or(Ok(false), |grammar| grammar.take(token_id))?;
         let stopped = self.take_text(token_id, may_stop);
         Ok(stopped.or(is_complete.then_some(SeqFinish::Stop)))
+    }
+
+    /// Whether a token that ends texts elsewhere has its place within the form, which goes on behind it.
+    fn is_amid_form(&self, token_id: u32) -> bool {
+        !self.params.is_stop_token(token_id)
+            && self.grammar.as_ref().is_some_and(|grammar| grammar.goes_on_after(token_id))
     }
 
     /// Takes the text of a token, and says whether a stop string ends it.

@@ -5,6 +5,7 @@ use std::sync::{Arc, OnceLock, mpsc};
 use std::time::{Duration, Instant};
 
 use llguidance::api::{ParserLimits, TopLevelGrammar};
+use llguidance::toktrie::TokEnv;
 use llguidance::{Matcher, ParserFactory};
 use parking_lot::Mutex;
 use quire_models::Tokenizer;
@@ -14,7 +15,9 @@ use super::grammar::Grammar;
 use super::params::StructuredOutputs;
 use super::source::GrammarSource;
 use super::special::SpecialTokens;
+use super::thought::Thought;
 use super::vocabulary::token_tree;
+use crate::chat::{ReasoningFormat, ReasoningPlace};
 use crate::frontend::guarded;
 
 /// Compilations at a time.
@@ -100,14 +103,14 @@ pub(crate) struct GrammarTicket {
 
 impl GrammarCompiler {
     /// How long a compilation may take where nothing else was said: its error is there within a second.
-    pub const TIME_LIMIT: Duration = Duration::from_millis(900);
+    pub const TIME_LIMIT: Duration = Duration::from_millis(800);
 
     /// For the tokens of a tokenizer; the model may have more ids than it.
     pub fn new(tokenizer: Option<Arc<Tokenizer>>, vocab_size: usize) -> Self {
         Self::with_time_limit(tokenizer, vocab_size, Self::TIME_LIMIT)
     }
 
-    /// The same, with a limit on the time that a compilation may take in place of 0.9 s.
+    /// The same, with a limit on the time that a compilation may take in place of 0.8 s.
     pub fn with_time_limit(
         tokenizer: Option<Arc<Tokenizer>>,
         vocab_size: usize,
@@ -117,13 +120,16 @@ impl GrammarCompiler {
         Self(Arc::new(Shared { tokenizer, vocab_size, time_limit, factory, jobs }))
     }
 
-    /// Compiles a form, or finds it among those that are known; waits for that, a second at most.
+    /// Compiles a form, or finds it among those that are known; waits for that, a second at most. Its reasoning is that of a
+    /// prompt which says nothing of it.
     ///
     /// # Errors
     ///
     /// [`Error::Param`](crate::Error::Param) and [`Error::Grammar`](crate::Error::Grammar): what is wrong with it.
     pub fn compile(&self, form: &StructuredOutputs) -> crate::Result<Grammar> {
-        Ok(self.ticket(Arc::new(form.check()?))?.wait()?)
+        let thought =
+            form.reasoning.map_or(Thought::None, |format| Thought::of(format, ReasoningPlace::Unsaid));
+        Ok(self.ticket(Arc::new(form.check()?.after(thought)))?.wait()?)
     }
 
     /// Asks for a grammar. It is compiled from now on, unless it is known.
@@ -196,17 +202,34 @@ impl GrammarCompiler {
         ran.map_or_else(panicked, |()| compiled.unwrap_or(Err(source.invalid("nothing came of it"))))
     }
 
-    /// A schema that the compiler does not take is tried in other words; the reason is that of the words as given.
     fn try_compile(&self, factory: &ParserFactory, source: &GrammarSource) -> Outcome {
         let started = Instant::now();
-        let compile = |grammar| self.compile_one(factory, source, grammar);
-        let grammar = compile(source.to_grammar(|| self.special_tokens())?).or_else(|refusal| {
-            let mut others = source.in_other_words().into_iter();
-            others.find_map(|grammar| compile(grammar).ok()).ok_or(refusal)
-        })?;
+        let special = self.special_tokens();
+        let mut grammar = self.compile_form(factory, source, &special)?;
+        if source.thought == Thought::Optional && source.may_begin_with_a_mark() {
+            let alone = self.compile_form(factory, &source.after(Thought::None), &special)?;
+            if may_begin_with_a_mark(factory.tok_env(), &alone) {
+                grammar = self.compile_form(factory, &source.after(Thought::Marked), &special)?;
+            }
+        }
         let (field, num_bytes, ms) = (source.field(), source.text.len(), started.elapsed().as_millis());
         tracing::debug!(target: "quire::engine", field, num_bytes, ms, "compiled a grammar");
         Ok(grammar)
+    }
+
+    /// A schema that the compiler does not take is tried in other words; the reason is that of the words as given.
+    fn compile_form(
+        &self,
+        factory: &ParserFactory,
+        source: &GrammarSource,
+        special: &SpecialTokens,
+    ) -> Outcome {
+        let compile = |grammar| self.compile_one(factory, source, grammar);
+        let as_given = source.to_grammar(special).and_then(compile);
+        as_given.or_else(|refusal| {
+            let mut others = source.in_other_words(special).into_iter();
+            others.find_map(|grammar| compile(grammar).ok()).ok_or(refusal)
+        })
     }
 
     /// A grammar counts as compiled when it has shown what may come first.
@@ -343,7 +366,7 @@ impl GrammarTicket {
         let (sender, receiver) = mpsc::channel();
         self.when_done(move |outcome| drop(sender.send(outcome)));
         loop {
-            match receiver.recv_timeout(self.compiler.0.time_limit / 10) {
+            match receiver.recv_timeout(self.compiler.0.time_limit / 40) {
                 Ok(outcome) => return outcome,
                 Err(mpsc::RecvTimeoutError::Timeout) => self.compiler.expire(),
                 Err(mpsc::RecvTimeoutError::Disconnected) => {
@@ -352,6 +375,14 @@ impl GrammarTicket {
             }
         }
     }
+}
+
+/// Whether a text of a grammar may begin as reasoning does, to who reads it.
+fn may_begin_with_a_mark(tree: &TokEnv, grammar: &Grammar) -> bool {
+    ["", " ", "\n", "\n\n"].into_iter().any(|before| {
+        let text = [before, ReasoningFormat::OPEN].concat();
+        grammar.start().admits(&tree.tok_trie().greedy_tokenize(text.as_bytes()))
+    })
 }
 
 /// Bounds on what a grammar may take: to compile it, about 20 ms; for a mask, a few.

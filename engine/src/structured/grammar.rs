@@ -69,6 +69,18 @@ impl GrammarState {
         Ok(self.matcher.is_stopped())
     }
 
+    /// Whether the text may end neither in front of a token that may follow nor behind it.
+    pub(crate) fn goes_on_after(&self, token_id: u32) -> bool {
+        let mut state = self.clone();
+        let may_end = |state: &mut Self| state.matcher.is_accepting().unwrap_or(true);
+        !may_end(&mut state) && state.take(token_id).is_ok_and(|has_ended| !has_ended) && !may_end(&mut state)
+    }
+
+    /// Whether these tokens may follow, one after the other.
+    pub(super) fn admits(&mut self, token_ids: &[u32]) -> bool {
+        self.matcher.validate_tokens(token_ids).is_ok_and(|num| num == token_ids.len())
+    }
+
     fn no_way_on(&self, error: &dyn std::fmt::Display) -> GrammarError {
         let (field, num_tokens) = (self.field, self.num_tokens);
         let reason = match on_one_line(&error.to_string()) {

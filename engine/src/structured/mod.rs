@@ -9,6 +9,7 @@
 mod compiler;
 mod error;
 mod grammar;
+mod lark;
 mod params;
 mod schema;
 mod source;
@@ -16,6 +17,7 @@ mod special;
 mod tags;
 #[cfg(test)]
 mod tests;
+mod thought;
 mod vocabulary;
 
 pub use compiler::GrammarCompiler;
@@ -24,3 +26,4 @@ pub use error::GrammarError;
 pub use grammar::{Grammar, GrammarState};
 pub use params::StructuredOutputs;
 pub(crate) use source::GrammarSource;
+pub(crate) use thought::Thought;

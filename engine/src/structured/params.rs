@@ -5,7 +5,9 @@ use serde_json::Value;
 
 use super::source::{GrammarKind, GrammarSource};
 use super::tags::StructuralTags;
+use super::thought::Thought;
 use crate::ParamError;
+use crate::chat::ReasoningFormat;
 
 /// The form that an output must have: exactly one of the fields up to `structural_tag`.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -13,21 +15,33 @@ use crate::ParamError;
 pub struct StructuredOutputs {
     /// JSON that conforms to this JSON schema, given as an object or as its text. What the schema asks for and cannot be
     /// enforced (`uniqueItems`, `not`, ...) is refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub json: Option<Value>,
     /// Text that matches this regular expression, from its beginning to its end.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub regex: Option<String>,
     /// One of these texts.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub choice: Option<Vec<String>>,
     /// Text of this grammar, in the dialect of Lark that `llguidance` reads; its first rule is `start`.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub grammar: Option<String>,
     /// Any JSON object. False is the same as absent.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub json_object: Option<bool>,
     /// Free text in which what stands between a begin and an end tag conforms to the tag's schema:
     /// `{"structures": [{"begin", "schema", "end"}], "triggers": [...]}`, as an object or as its text.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub structural_tag: Option<Value>,
     /// What may stand between the tokens of JSON, as a regular expression; by default a space or two, or a line break and
     /// up to 12 blanks, so that no output is white space without end.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub whitespace_pattern: Option<String>,
+    /// How the model sets apart its reasoning, which may come before the form then, in any form; by default there is none.
+    /// Where the prompt has opened or closed it, by [`ReasoningPlace::after`](crate::chat::ReasoningPlace::after) its end, the
+    /// output begins within it or behind it.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reasoning: Option<ReasoningFormat>,
 }
 
 impl StructuredOutputs {
@@ -52,7 +66,7 @@ impl StructuredOutputs {
             GrammarKind::JsonObject => r#"{"type":"object"}"#.to_owned(),
             GrammarKind::StructuralTag => StructuralTags::check(self.structural_tag.as_ref())?.to_text(),
         };
-        Ok(GrammarSource { kind, text, whitespace })
+        Ok(GrammarSource { kind, text, whitespace, thought: Thought::None })
     }
 
     fn kinds(&self) -> impl Iterator<Item = GrammarKind> {
@@ -100,7 +114,8 @@ fn choice_text(choices: &[String]) -> Result<String, ParamError> {
         return Err(refuse(format!("choice {choices:?}"), "at least one choice, and none empty"));
     }
     let quoted: Vec<String> = choices.iter().map(|choice| Value::from(choice.as_str()).to_string()).collect();
-    Ok(format!("start: {}", quoted.join(" | ")))
+    // As one lexeme: as rules, many of them would be too many.
+    Ok(format!("start: CHOICE\nCHOICE: {}", quoted.join(" | ")))
 }
 
 pub(super) fn refuse(value: String, rule: &str) -> ParamError {

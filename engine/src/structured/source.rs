@@ -5,9 +5,11 @@ use llguidance::api::TopLevelGrammar;
 use serde_json::Value;
 
 use super::error::GrammarError;
+use super::lark;
 use super::schema;
 use super::special::SpecialTokens;
 use super::tags::StructuralTags;
+use super::thought::Thought;
 
 /// Longer texts are not compiled.
 const MAX_BYTES: usize = 512 << 10;
@@ -53,11 +55,23 @@ pub(crate) struct GrammarSource {
     pub(crate) text: String,
     /// What may stand between the tokens of JSON, where it was said.
     pub(crate) whitespace: Option<String>,
+    /// What may come before it.
+    pub(crate) thought: Thought,
 }
 
 impl GrammarSource {
     pub(crate) fn field(&self) -> &'static str {
         self.kind.field()
+    }
+
+    /// The same form behind something else.
+    pub(crate) fn after(&self, thought: Thought) -> Self {
+        Self { thought, ..self.clone() }
+    }
+
+    /// Whether nobody but the compiler knows how its texts begin.
+    pub(super) fn may_begin_with_a_mark(&self) -> bool {
+        matches!(self.kind, GrammarKind::Regex | GrammarKind::Choice | GrammarKind::Lark)
     }
 
     /// Refuses what a compiler would only find out about slowly, or at the end of its stack. Cheap.
@@ -90,32 +104,38 @@ impl GrammarSource {
     /// # Errors
     ///
     /// [`GrammarError::Invalid`].
-    pub(super) fn to_grammar(
-        &self,
-        special: impl FnOnce() -> SpecialTokens,
-    ) -> Result<TopLevelGrammar, GrammarError> {
-        Ok(match self.kind {
+    pub(super) fn to_grammar(&self, special: &SpecialTokens) -> Result<TopLevelGrammar, GrammarError> {
+        let form = match self.kind {
             GrammarKind::Json | GrammarKind::JsonObject => {
                 let schema = serde_json::from_str(&self.text)
                     .map_err(|error| self.invalid(format!("it is no JSON: {error}")))?;
-                TopLevelGrammar::from_json_schema(self.with_options(schema))
+                TopLevelGrammar::from_json_schema(
+                    self.prepared(schema).map_err(|reason| self.invalid(reason))?,
+                )
             }
             GrammarKind::Regex => TopLevelGrammar::from_regex(without_anchors(&self.text)),
-            GrammarKind::Choice | GrammarKind::Lark => TopLevelGrammar::from_lark(self.text.clone()),
-            GrammarKind::StructuralTag => {
-                let tags = StructuralTags::from_text(&self.text).map_err(|reason| self.invalid(reason))?;
-                let lark = tags.to_lark(&special(), |schema| self.with_options(schema));
+            GrammarKind::Choice => TopLevelGrammar::from_lark(self.text.clone()),
+            GrammarKind::Lark => {
+                let lark = lark::with_schemas(&self.text, |schema| self.prepared(schema));
                 TopLevelGrammar::from_lark(lark.map_err(|reason| self.invalid(reason))?)
             }
-        })
+            GrammarKind::StructuralTag => {
+                let tags = StructuralTags::from_text(&self.text).map_err(|reason| self.invalid(reason))?;
+                let text = self.thought.text_behind();
+                let lark = tags.to_lark(special, text, |schema| self.prepared(schema));
+                TopLevelGrammar::from_lark(lark.map_err(|reason| self.invalid(reason))?)
+            }
+        };
+        Ok(self.thought.before(form, special))
     }
 
     /// A JSON schema in other words, as the compiler takes them; none where there are no others.
-    pub(super) fn in_other_words(&self) -> Vec<TopLevelGrammar> {
+    pub(super) fn in_other_words(&self, special: &SpecialTokens) -> Vec<TopLevelGrammar> {
         let schema = Some(&self.text).filter(|_| self.kind == GrammarKind::Json);
         let Some(schema) = schema.and_then(|text| serde_json::from_str(text).ok()) else { return Vec::new() };
         let others = schema::rewordings(&schema).into_iter();
-        others.map(|schema| TopLevelGrammar::from_json_schema(self.with_options(schema))).collect()
+        let others = others.filter_map(|schema| self.prepared(schema).ok());
+        others.map(|schema| self.thought.before(TopLevelGrammar::from_json_schema(schema), special)).collect()
     }
 
     /// That it cannot be used, for a reason of the compiler's: on one line, and no longer than one reads.
@@ -123,19 +143,36 @@ impl GrammarSource {
         GrammarError::Invalid { field: self.field(), reason: on_one_line(reason.as_ref()) }
     }
 
-    /// The schema with what this engine says on the form of JSON. `true` and `false` are schemas too.
-    fn with_options(&self, schema: Value) -> Value {
-        let mut schema = match schema {
+    /// The schema as the compiler holds outputs to it, with what this engine says on the form of JSON. `true` and `false`
+    /// are schemas too.
+    ///
+    /// # Errors
+    ///
+    /// Why outputs cannot be held to it.
+    fn prepared(&self, schema: Value) -> Result<Value, String> {
+        let schema = match schema {
             Value::Bool(true) => Value::Object(serde_json::Map::new()),
-            Value::Bool(false) => serde_json::json!({"enum": []}),
             schema => schema,
         };
+        let mut schema = schema::exact(schema)?;
         if schema.is_object() {
-            let whitespace = self.whitespace.clone().unwrap_or_else(|| WHITESPACE.to_owned());
-            let options = JsonCompileOptions { whitespace_pattern: Some(whitespace), ..Default::default() };
+            let escapes = schema::escapes(&schema)?.to_owned();
+            let options = JsonCompileOptions { json_allowed_escapes: Some(escapes), ..self.options(&schema) };
             options.apply_to(&mut schema);
         }
-        schema
+        Ok(schema)
+    }
+
+    /// How JSON is written. A schema within a grammar may say so itself, in the compiler's way.
+    fn options(&self, schema: &Value) -> JsonCompileOptions {
+        let given = schema.get("x-guidance").filter(|_| self.kind == GrammarKind::Lark);
+        let mut options: JsonCompileOptions =
+            given.and_then(|given| serde_json::from_value(given.clone()).ok()).unwrap_or_default();
+        if options.whitespace_flexible && options.whitespace_pattern.is_none() {
+            options.whitespace_pattern =
+                Some(self.whitespace.clone().unwrap_or_else(|| WHITESPACE.to_owned()));
+        }
+        options
     }
 }
 
@@ -181,7 +218,8 @@ mod tests {
 
     #[test]
     fn what_is_too_much_is_not_even_tried() {
-        let source = |kind, text: String| GrammarSource { kind, text, whitespace: None };
+        let source =
+            |kind, text: String| GrammarSource { kind, text, whitespace: None, thought: Thought::None };
         let long = source(GrammarKind::Json, " ".repeat(1 << 20));
         assert!(matches!(long.check_size(), Err(GrammarError::TooLong { num_bytes: 1_048_576, .. })));
         let deep = source(GrammarKind::Lark, format!("start: {}", "(".repeat(6000)));

@@ -53,26 +53,27 @@ impl StructuralTags {
         serde_json::to_string(self).expect("strings and JSON become JSON")
     }
 
-    /// A grammar: text, up to a trigger; then a tag that begins with it; and so on. `prepare` is applied to the schemas.
+    /// A grammar: `text`, up to a trigger; then a tag that begins with it; and so on. `prepare` is applied to the schemas.
     ///
     /// # Errors
     ///
-    /// Of a trigger that holds a special token and begins with something else.
+    /// Of a trigger that holds a special token and begins with something else; of `prepare`.
     pub(super) fn to_lark(
         &self,
         special: &SpecialTokens,
-        prepare: impl Fn(Value) -> Value,
+        text: &str,
+        prepare: impl Fn(Value) -> Result<Value, String>,
     ) -> Result<String, String> {
-        let mut rules = String::from("start: tagged* TEXT\nTEXT: /(?s:.*)/\n");
+        let mut rules = format!("start: tagged* TEXT\nTEXT: {text}\n");
         let mut triggered = Vec::new();
         for (t, trigger) in self.triggers.iter().enumerate() {
             let begins = |structure: &&Structure| self.trigger_of(structure) == Some(trigger);
             let tag = |structure: &Structure| {
                 let rest = special.write(&structure.begin[trigger.len()..]);
-                let json = prepare(structure.schema.clone());
-                format!("({rest} %json {json} {})", special.write(&structure.end))
+                let json = prepare(structure.schema.clone())?;
+                Ok(format!("({rest} %json {json} {})", special.write(&structure.end)))
             };
-            let tags: Vec<String> = self.structures.iter().filter(begins).map(tag).collect();
+            let tags = self.structures.iter().filter(begins).map(tag).collect::<Result<Vec<_>, String>>()?;
             if tags.is_empty() {
                 continue;
             }
@@ -106,6 +107,8 @@ mod tests {
 
     use super::*;
 
+    const TEXT: &str = "/(?s:.*)/";
+
     #[test]
     fn tags_share_a_trigger_or_have_their_own() {
         let given = json!({
@@ -123,7 +126,7 @@ mod tests {
             tag_0: (\"a>\" %json {} \"</f>\")\n  | (\"b>\" %json true )\n\
             trigger_1[lazy]: TEXT \"[\"\ntag_1: ( %json {} \"]\")\n\
             tagged: trigger_0 tag_0 | trigger_1 tag_1\n";
-        assert_eq!(tags.to_lark(&SpecialTokens::default(), |schema| schema).unwrap(), expected);
+        assert_eq!(tags.to_lark(&SpecialTokens::default(), TEXT, Ok).unwrap(), expected);
     }
 
     #[test]
@@ -139,10 +142,10 @@ mod tests {
         };
         let expected = "start: tagged* TEXT\nTEXT: /(?s:.*)/\ntrigger_0: TEXT? <[9]>\n\
             tag_0: (\"f:\" %json {} \".\" <[4]>)\ntagged: trigger_0 tag_0\n";
-        assert_eq!(tags("<|tool|>").to_lark(&special, |schema| schema).unwrap(), expected);
+        assert_eq!(tags("<|tool|>").to_lark(&special, TEXT, Ok).unwrap(), expected);
         let mut late = tags("a<|tool|>");
         late.structures[0].begin.insert(0, 'a');
-        let error = late.to_lark(&special, |schema| schema).unwrap_err();
+        let error = late.to_lark(&special, TEXT, Ok).unwrap_err();
         assert_eq!(error, "trigger \"a<|tool|>\": expected the special token <|tool|> at its beginning");
     }
 

@@ -2,7 +2,8 @@
 
 use proptest::prelude::*;
 use quire_engine::chat::{
-    ChatDelta, ChatOutput, ChatParser, ChatParserOptions, ReasoningFormat, ToolCall, ToolFormat, ToolParsing,
+    ChatDelta, ChatOutput, ChatParser, ChatParserOptions, ReasoningFormat, ReasoningPlace, ToolCall,
+    ToolFormat, ToolParsing,
 };
 
 fn auto(format: ToolFormat) -> ChatParserOptions {
@@ -273,9 +274,15 @@ fn reasoning_is_told_from_the_answer() {
         let output = check_splits(&thinking(format), text);
         assert_eq!((output.reasoning.as_deref(), output.content.as_deref()), (reasoning, content), "{text}");
     }
-    let open = ReasoningFormat::is_opened_by("<|im_start|>assistant\n<think>\n");
-    let options = ChatParserOptions { reasoning_is_open: open, ..thinking(Qwen3) };
-    assert_eq!(check_splits(&options, "hm</think>x").reasoning.as_deref(), Some("hm"));
+    for (prompt_end, format, text, reasoning, content) in [
+        ("assistant\n<think>\n", Qwen3, "hm</think>x", Some("hm"), Some("x")),
+        ("<think>\n\n</think>\n\n", Qwen3, "<think>x", None, Some("<think>x")),
+        ("<think>\n\n</think>\n\n", DeepSeekR1, "x</think>", None, Some("x</think>")),
+    ] {
+        let reasoning_place = ReasoningPlace::after(prompt_end);
+        let output = check_splits(&ChatParserOptions { reasoning_place, ..thinking(format) }, text);
+        assert_eq!((output.reasoning.as_deref(), output.content.as_deref()), (reasoning, content), "{text}");
+    }
 }
 
 #[test]

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use quire_engine::chat::{ChatDelta, ChatOutput, ChatParser};
+use quire_engine::chat::{ChatDelta, ChatOutput, ChatParser, ReasoningPlace};
 use quire_engine::{CompletionOutput, Delta, Prompt, RequestOutput, SamplingParams, StopReason};
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -69,9 +69,9 @@ pub(crate) async fn chat_completions(
     Ok(Json(form.completion(head, output, usage)).into_response())
 }
 
-/// As many tokens as an opening mark may have.
+/// As many tokens as say something of reasoning.
 fn end_of(prompt: &[u32]) -> &[u32] {
-    &prompt[prompt.len().saturating_sub(16)..]
+    &prompt[prompt.len().saturating_sub(ReasoningPlace::MAX_TOKENS)..]
 }
 
 /// What a request asks for.

@@ -1,7 +1,7 @@
 //! Tools and reasoning of a chat: what the prompt says of them, and how the answer is read.
 
 use quire_engine::chat::{
-    ChatParserOptions, ReasoningFormat, Tool, ToolChoice, ToolError, ToolFormat, ToolParsing,
+    ChatParserOptions, ReasoningFormat, ReasoningPlace, Tool, ToolChoice, ToolError, ToolFormat, ToolParsing,
 };
 use quire_engine::{ChatPrompt, SamplingParams, StructuredOutputs};
 
@@ -78,8 +78,10 @@ impl Reading {
         if matches!(parsing, ToolParsing::Auto { .. }) && format.needs_special_tokens() {
             params.skip_special_tokens = false;
         }
-        // An output that is held to a form has no room for reasoning.
-        let reasoning = settings.reasoning_format.filter(|_| params.structured_outputs.is_none());
+        let reasoning = settings.reasoning_format;
+        if let Some(form) = &mut params.structured_outputs {
+            form.reasoning = reasoning.or(form.reasoning);
+        }
         let ends_to_call = !matches!(choice, ToolChoice::Named(_));
         let options = ChatParserOptions { reasoning, tools: parsing, ..ChatParserOptions::default() };
         Ok(Self { options, ends_to_call })
@@ -92,7 +94,7 @@ impl Reading {
 
     /// Takes the end of the prompt into account.
     pub(crate) fn with_prompt(mut self, end: &str) -> Self {
-        self.options.reasoning_is_open = ReasoningFormat::is_opened_by(end);
+        self.options.reasoning_place = ReasoningPlace::after(end);
         self
     }
 

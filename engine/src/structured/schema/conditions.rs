@@ -1,15 +1,19 @@
 //! Words that choose between schemas, written as choices.
 
+use std::collections::BTreeSet;
+
 use serde_json::{Map, Value, json};
 
 use super::negation::{any_of, negate};
 
 /// More of them are not written as a choice of which each excludes the others.
 const MAX_ONE_OF: usize = 6;
+/// More choices of names are not written out.
+const MAX_CHOICES: usize = 64;
 
 /// Puts choices in place of conditions. A word that has no other words stays.
 pub(super) fn reword(words: &mut Map<String, Value>, splits_one_of: bool) {
-    let rules: [Rule; 4] = [conditional, negation, dependents, property_names];
+    let rules: [Rule; 5] = [conditional, negation, dependents, property_names, least_names];
     for rule in rules.into_iter().chain(splits_one_of.then_some(one_of as Rule)) {
         if let Some(Reworded { replaced, must_hold }) = rule(words) {
             replaced.iter().for_each(|word| drop(words.remove(*word)));
@@ -98,6 +102,39 @@ fn property_names(words: &Map<String, Value>) -> Option<Reworded> {
         _ => return None,
     };
     Some(Reworded { replaced: &["propertyNames"], must_hold })
+}
+
+/// `minProperties` where all names are listed: a choice of so many of them that are required.
+fn least_names(words: &Map<String, Value>) -> Option<Reworded> {
+    let least = usize::try_from(words.get("minProperties")?.as_u64()?).ok()?;
+    let has_others = words.get("additionalProperties") != Some(&Value::Bool(false))
+        || words.contains_key("patternProperties")
+        || words.contains_key("maxProperties");
+    let required = words.get("required").and_then(Value::as_array).into_iter().flatten();
+    let required: BTreeSet<&str> = required.filter_map(Value::as_str).collect();
+    let names = words.get("properties")?.as_object()?.iter();
+    let names =
+        names.filter(|(name, schema)| **schema != Value::Bool(false) && !required.contains(&name[..]));
+    let names: Vec<&str> = names.map(|(name, _)| &name[..]).collect();
+    let num_missing = least.checked_sub(required.len()).filter(|num| *num > 1 && *num <= names.len())?;
+    let choices = subsets(&names, num_missing).filter(|_| !has_others)?;
+    let must_hold = any_of(choices.iter().map(|names| json!({ "required": names })).collect());
+    Some(Reworded { replaced: &["minProperties"], must_hold: vec![must_hold] })
+}
+
+/// All choices of so many of them, in their order, if those are not too many.
+fn subsets<'a>(names: &[&'a str], num: usize) -> Option<Vec<Vec<&'a str>>> {
+    let mut subsets: Vec<Vec<&str>> = vec![vec![]];
+    for (i, name) in names.iter().enumerate() {
+        let num_left = names.len() - i - 1;
+        let with: Vec<Vec<&str>> = subsets.iter().filter(|subset| subset.len() < num).cloned().collect();
+        subsets.retain(|subset| subset.len() + num_left >= num);
+        subsets.extend(with.into_iter().map(|subset| [subset, vec![*name]].concat()));
+        if subsets.len() > MAX_CHOICES {
+            return None;
+        }
+    }
+    Some(subsets)
 }
 
 /// `oneOf`: one of them, and none of the others.

@@ -1,44 +1,41 @@
 //! JSON schemas in the words that the compiler of grammars knows.
 //!
+//! ```text
+//! walk           which parts of a schema are schemas
+//! classes        patterns whose classes of characters the compiler takes more widely than they are
+//! counts         what is refused: properties that cannot be counted
+//! finite         what is refused: schemas that no value of finite size conforms to
+//! formats        patterns in place of formats that the compiler takes less exactly than they are
+//! spelling       in how many ways names and texts may be written
+//! ```
+//!
 //! It refuses a schema that uses a word which it does not enforce (`if`, `not`, `dependentRequired`, ...). Many such
 //! schemas mean the same as one without the word; what has no other words stays as it is, and is refused. No rule here
 //! lets a value through that the schema as given does not, nor keeps one out.
 //!
 //! ```text
-//! mod            which parts of a schema are schemas; words that say nothing; references that only look dynamic
-//! conditions     if, not, dependent*, propertyNames, oneOf: choices between schemas
+//! mod            words that say nothing; references that only look dynamic
+//! conditions     if, not, dependent*, propertyNames, oneOf, minProperties: choices between schemas
 //! negation       what a schema does not allow, as a choice
 //! unevaluated    what is evaluated elsewhere, listed where it is asked for
 //! ```
 
+mod classes;
 mod conditions;
+mod counts;
+mod finite;
+mod formats;
 mod negation;
+mod spelling;
 #[cfg(test)]
 mod tests;
 mod unevaluated;
+mod walk;
 
 use serde_json::{Map, Value};
 
-/// Words whose value is a schema.
-const ONE: [&str; 12] = [
-    "additionalItems",
-    "additionalProperties",
-    "contains",
-    "else",
-    "if",
-    "items",
-    "not",
-    "propertyNames",
-    "then",
-    "unevaluatedItems",
-    "unevaluatedProperties",
-    "contentSchema",
-];
-/// Words whose value is a list of schemas.
-const LISTS: [&str; 5] = ["allOf", "anyOf", "items", "oneOf", "prefixItems"];
-/// Words whose value is a table of schemas.
-const TABLES: [&str; 6] =
-    ["$defs", "definitions", "dependencies", "dependentSchemas", "patternProperties", "properties"];
+pub(super) use spelling::escapes;
+
 /// Words whose value is a whole number, which JSON may write as 2.0.
 const WHOLE: [&str; 8] = [
     "maxContains",
@@ -52,6 +49,19 @@ const WHOLE: [&str; 8] = [
 ];
 
 const UNEVALUATED: [&str; 2] = ["unevaluatedItems", "unevaluatedProperties"];
+
+/// A schema that the compiler holds outputs to exactly, if it takes it.
+///
+/// # Errors
+///
+/// Why outputs cannot be held to it.
+pub(super) fn exact(mut schema: Value) -> Result<Value, String> {
+    finite::check(&schema)?;
+    counts::check(&schema)?;
+    formats::write_out(&mut schema);
+    classes::write_out(&mut schema)?;
+    Ok(schema)
+}
 
 /// What a schema may be in other words, the plainest first; none where there are no others.
 pub(super) fn rewordings(schema: &Value) -> Vec<Value> {
@@ -107,7 +117,7 @@ impl<'a> Reworder<'a> {
         let Some(given) = schema.as_object() else { return schema.clone() };
         let mut words: Map<String, Value> = given.clone();
         for (word, value) in &mut words {
-            self.reword_parts(word, value);
+            walk::held_mut(word, value).into_iter().for_each(|part| *part = self.reword(part));
         }
         for word in WHOLE {
             words.get_mut(word).map(make_whole);
@@ -122,19 +132,6 @@ impl<'a> Reworder<'a> {
         drop_idle(self.draft, &mut words);
         conditions::reword(&mut words, self.splits_one_of);
         Value::Object(words)
-    }
-
-    fn reword_parts(&self, word: &str, value: &mut Value) {
-        match value {
-            Value::Object(table) if TABLES.contains(&word) => {
-                table.values_mut().for_each(|part| *part = self.reword(part));
-            }
-            Value::Array(list) if LISTS.contains(&word) => {
-                list.iter_mut().for_each(|part| *part = self.reword(part));
-            }
-            Value::Object(_) if ONE.contains(&word) => *value = self.reword(value),
-            _ => {}
-        }
     }
 }
 

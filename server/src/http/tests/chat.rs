@@ -187,3 +187,55 @@ async fn tools_need_a_server_that_reads_calls() {
         rig.post(PATH, json!({"messages": hello(), "tools": tools(), "tool_choice": "none"})).await;
     assert_eq!(status, StatusCode::OK);
 }
+
+/// The model thinks first, in no form; what it says then has the form.
+#[tokio::test]
+async fn reasoning_comes_before_a_form_and_before_calls_that_must_be_made() {
+    let schema =
+        json!({"type": "object", "properties": {"a": {"type": "integer"}}, "additionalProperties": false});
+    let form = json!({"type": "json_schema", "json_schema": {"name": "form", "schema": schema}});
+    let named = json!({"type": "function", "function": {"name": "add"}});
+    for (answer, fields, content, arguments) in [
+        (
+            "<think>hm: {\"b\"</think>{\"a\": 1} or so",
+            json!({"response_format": form}),
+            Some("{\"a\": 1}"),
+            None,
+        ),
+        ("{\"a\": 1}", json!({"structured_outputs": {"json": schema}}), Some("{\"a\": 1}"), None),
+        (
+            "<think>hm</think>maybe",
+            json!({"structured_outputs": {"choice": ["yes", "may"]}}),
+            Some("may"),
+            None,
+        ),
+        (
+            "<think>hm</think>[{\"name\": \"add\", \"parameters\": {\"a\": 1}}] or so",
+            json!({"tools": tools(), "tool_choice": "required", "parallel_tool_calls": false}),
+            None,
+            Some("{\"a\": 1}"),
+        ),
+        (
+            "<think>hm</think>{\"a\": 1} or so",
+            json!({"tools": tools(), "tool_choice": named}),
+            None,
+            Some("{\"a\": 1}"),
+        ),
+    ] {
+        let rig = reading(answer);
+        let mut body = json!({"messages": hello(), "max_tokens": 150, "temperature": 0});
+        body.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
+        let (status, whole) = rig.post(PATH, body.clone()).await;
+        assert_eq!(status, StatusCode::OK, "{whole}");
+        let message = &whole["choices"][0]["message"];
+        assert_eq!(message["content"].as_str().filter(|text| !text.is_empty()), content, "{whole}");
+        assert_eq!(message["reasoning_content"].is_string(), answer.starts_with("<think>"), "{whole}");
+        let call = &message["tool_calls"][0]["function"];
+        assert_eq!(call["arguments"].as_str(), arguments, "{whole}");
+        body["stream"] = true.into();
+        let (said, _) = joined(&rig.stream(PATH, body).await);
+        assert_eq!(said["content"].as_str().unwrap_or_default(), content.unwrap_or_default());
+        let reasoning = message["reasoning_content"].as_str().unwrap_or_default();
+        assert_eq!(said["reasoning_content"].as_str(), Some(reasoning));
+    }
+}
