@@ -131,8 +131,8 @@ fn write_text(to: &mut impl Write, report: &Report<'_>) -> io::Result<()> {
     }
     writeln!(
         to,
-        "{:<32} {:>10} {:>8} {:>9} {:>9} {:>8} {:>7}  {}",
-        "", "requests/s", "", "TTFT p99", "TPOT p99", "preempt", "waste", "limited by"
+        "{:<32} {:>10} {:>8} {:>9} {:>9} {:>8} {:>7}  limited by",
+        "", "requests/s", "", "TTFT p99", "TPOT p99", "preempt", "waste"
     )?;
     write_choice(to, "best", &tuned.best, &tuned.best)?;
     for (name, choice) in &tuned.alternatives {
