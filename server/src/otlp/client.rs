@@ -51,6 +51,14 @@ impl EngineClient for TracedClient {
         self.engine.detokenize(token_ids).await
     }
 
+    async fn text_before(&self, token_ids: Vec<u32>) -> Result<String> {
+        self.engine.text_before(token_ids).await
+    }
+
+    async fn token_strs(&self, token_ids: Vec<u32>) -> Result<Vec<String>> {
+        self.engine.token_strs(token_ids).await
+    }
+
     fn model(&self) -> &ModelInfo {
         self.engine.model()
     }

@@ -12,10 +12,6 @@ mod spans;
 #[cfg(all(test, feature = "otlp"))]
 mod tests;
 
-use std::sync::Arc;
-
-use quire_engine::EngineClient;
-
 use crate::error::Result;
 
 #[cfg(feature = "otlp")]
@@ -34,8 +30,8 @@ impl Exporter {
         Err(crate::error::Error::NotCompiled { flag: "--otlp-traces-endpoint", feature: "otlp" })
     }
 
-    /// An engine whose requests are traced.
-    pub(crate) fn trace(&self, _engine: Arc<dyn EngineClient>) -> Arc<dyn EngineClient> {
+    /// Traces no engine.
+    pub(crate) fn trace<E>(&self, _engine: E) -> E {
         match *self {}
     }
 }

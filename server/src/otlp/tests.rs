@@ -4,8 +4,7 @@ use std::sync::Arc;
 use std::thread;
 
 use quire_engine::{
-    AsyncLlm, EngineClient, EngineConfig, EngineOptions, EngineParts, ModelFacts, Request, RequestId,
-    SamplingParams,
+    AsyncLlm, EngineConfig, EngineOptions, EngineParts, ModelFacts, Request, RequestId, SamplingParams,
 };
 use quire_executor::testing::ScriptedExecutor;
 
