@@ -16,7 +16,7 @@ pub trait EngineClient: Send + Sync {
     ///
     /// # Errors
     ///
-    /// All that is wrong with the request itself; [`Error::Overloaded`]; [`Error::Stopped`]. Nothing was queued then.
+    /// All that is wrong with the request itself; [`Error::Overloaded`](crate::Error::Overloaded); [`Error::Stopped`](crate::Error::Stopped). Nothing was queued then.
     async fn submit(&self, request: Request) -> Result<RequestStream>;
 
     /// Checks a request and does all that comes before queuing it, so that several can be found right before any is
@@ -47,7 +47,7 @@ pub trait EngineClient: Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`Error::TokenId`].
+    /// [`Error::TokenId`](crate::Error::TokenId).
     async fn detokenize(&self, token_ids: Vec<u32>) -> Result<String>;
 
     /// The text of tokens that an output follows: as [`detokenize`](Self::detokenize), but for a character that they begin
@@ -55,7 +55,7 @@ pub trait EngineClient: Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`Error::TokenId`].
+    /// [`Error::TokenId`](crate::Error::TokenId).
     async fn text_before(&self, token_ids: Vec<u32>) -> Result<String> {
         self.detokenize(token_ids).await
     }
@@ -65,7 +65,7 @@ pub trait EngineClient: Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`Error::TokenId`].
+    /// [`Error::TokenId`](crate::Error::TokenId).
     async fn token_strs(&self, token_ids: Vec<u32>) -> Result<Vec<String>> {
         let mut texts = Vec::with_capacity(token_ids.len());
         for token_id in token_ids {
@@ -94,21 +94,21 @@ pub trait EngineClient: Send + Sync {
     ///
     /// # Errors
     ///
-    /// [`Error::Stopped`].
+    /// [`Error::Stopped`](crate::Error::Stopped).
     async fn explain_all(&self) -> Result<Vec<RequestExplanation>>;
 
     /// Forgets what the prefix cache holds.
     ///
     /// # Errors
     ///
-    /// [`Error::Stopped`].
+    /// [`Error::Stopped`](crate::Error::Stopped).
     fn reset_prefix_cache(&self) -> Result<()>;
 
     /// Logs scheduling decisions (`quire::schedule=debug`) on the requests of that name only, or on all again.
     ///
     /// # Errors
     ///
-    /// [`Error::Stopped`].
+    /// [`Error::Stopped`](crate::Error::Stopped).
     fn log_schedule_of(&self, id: Option<&RequestId>) -> Result<()>;
 
     /// What the scheduler was asked and has decided, where there is a scheduler to see.
