@@ -133,7 +133,7 @@ fn settings() -> Vec<(Break, &'static str)> {
             "expected 4 or 8",
         ),
         (write(GENERATION, "{"), "generation_config.json"),
-        (write(GENERATION, r#"{"temperature": "hot"}"#), "temperature: expected a number"),
+        (write(GENERATION, r#"{"eos_token_id": "hot"}"#), "eos_token_id: expected a token id"),
         (write(GENERATION, r#"{"eos_token_id": 5000}"#), "5000 is not in the vocabulary"),
     ]
 }
