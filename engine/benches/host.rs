@@ -28,10 +28,11 @@ fn engine() -> Llm {
     let capacity = DeviceCapacity {
         vocab_size: TinyTokenizer::tokens().len(),
         max_num_seqs: NUM_SEQS,
+        max_num_batched_tokens: 8192,
         ..ScriptedExecutor::small_capacity(NUM_SEQS * 8, 16)
     };
     let facts = ModelFacts { max_model_len: capacity.max_model_len };
-    let options = EngineOptions::new("scripted");
+    let options = EngineOptions::new("scripted").max_num_seqs(NUM_SEQS);
     let config = EngineConfig::resolve(options, facts).expect("good options");
     // Letters, so that every token is a piece of text.
     let script = |prompt: &[u32], position: usize| {
