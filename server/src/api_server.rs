@@ -40,6 +40,9 @@ pub struct ApiServer {
     router: Router,
 }
 
+/// How long a client may take none of what is sent to it, and all of it at the end.
+const WRITE_TIMEOUT: Duration = Duration::from_secs(60);
+
 impl ApiServer {
     /// A server under the name of the engine's model. It asks for no key, and has the limits of `quire serve`.
     ///
@@ -64,7 +67,7 @@ impl ApiServer {
         let listening = Listening {
             router: self.router.clone(),
             tls: None,
-            write_timeout: Duration::from_secs(60),
+            write_timeout: WRITE_TIMEOUT,
             write_times: self.service.write_times.clone(),
         };
         let watching = tokio::spawn(watchdog::watch(Arc::clone(&self.service)));
@@ -72,6 +75,7 @@ impl ApiServer {
             until.await;
             self.service.lifecycle.drain();
             self.service.lifecycle.idle().await;
+            tokio::time::sleep(WRITE_TIMEOUT)
         };
         listener::serve(listener, listening, ended).await;
         watching.abort();

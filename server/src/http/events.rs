@@ -12,7 +12,7 @@ use axum::response::Response;
 use futures_core::Stream;
 use parking_lot::Mutex;
 use quire_engine::{RequestEvent, RequestHandle};
-use tokio::time::Sleep;
+use tokio::task::AbortHandle;
 
 use super::connection::Connection;
 use super::error::{ApiError, ErrorForm};
@@ -49,11 +49,12 @@ pub(crate) fn response(
     writer: impl EventWriter,
 ) -> Result<Response, ApiError> {
     let PreparedAnswer { requests, open } = prepared;
-    let deadline = open.deadline().map(|deadline| Box::pin(tokio::time::sleep_until(deadline.into())));
+    let deadline = open.deadline();
     let answer = Arc::new(StreamedAnswer::new(writer, open, requests.len(), service.settings.error_form));
     let sinks = service.stream_writer.sinks(Arc::clone(&answer) as _);
     // Where one cannot be started, the others are given up with the body.
-    let body = AnswerBody { answer: Arc::clone(&answer), deadline };
+    let expiry = deadline.map(|deadline| tokio::spawn(expire(Arc::clone(&answer), deadline)).abort_handle());
+    let body = AnswerBody { answer: Arc::clone(&answer), expiry };
     for (place, (request, sink)) in requests.into_iter().zip(sinks).enumerate() {
         answer.hold(place, request.start_into(sink)?);
     }
@@ -64,6 +65,16 @@ pub(crate) fn response(
     // Proxies that collect a body before they pass it on are told not to.
     headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
     Ok(response)
+}
+
+/// Ends an answer at its deadline, whether anybody takes what it says or not.
+async fn expire<W: EventWriter>(answer: Arc<StreamedAnswer<W>>, deadline: Instant) {
+    tokio::time::sleep_until(deadline.into()).await;
+    answer.change(|state| {
+        if let Some(error) = state.open.as_ref().map(OpenAnswer::too_late) {
+            state.fail(&error);
+        }
+    });
 }
 
 /// An answer that is streamed: the thread that writes it, and the connection that it goes out over, share it.
@@ -211,19 +222,15 @@ impl<W: EventWriter> State<W> {
 /// The body of the answer, as far as HTTP sends it.
 struct AnswerBody<W: EventWriter> {
     answer: Arc<StreamedAnswer<W>>,
-    /// When the answer must have ended, if it must.
-    deadline: Option<Pin<Box<Sleep>>>,
+    /// What ends the answer at its deadline, if it has one.
+    expiry: Option<AbortHandle>,
 }
 
 impl<W: EventWriter> Stream for AnswerBody<W> {
     type Item = Result<Bytes, Infallible>;
 
-    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let is_late = self.deadline.as_mut().is_some_and(|deadline| deadline.as_mut().poll(cx).is_ready());
+    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
         let state = &mut *self.answer.0.lock();
-        if let Some(error) = state.open.as_ref().filter(|_| is_late).map(OpenAnswer::too_late) {
-            state.fail(&error);
-        }
         if !state.out.is_empty() {
             if let Some(connection) = &state.connection {
                 connection.hand_on(state.moments.drain(..));
@@ -242,6 +249,7 @@ impl<W: EventWriter> Stream for AnswerBody<W> {
 
 impl<W: EventWriter> Drop for AnswerBody<W> {
     fn drop(&mut self) {
+        self.expiry.iter().for_each(AbortHandle::abort);
         let mut state = self.answer.0.lock();
         state.close();
         state.connection.iter().for_each(Connection::end);

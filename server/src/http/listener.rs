@@ -29,9 +29,6 @@ const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 /// Connections that may wait to be accepted, as far as the system allows it: more would be told nothing, or cut off.
 const BACKLOG: i32 = 4096;
 
-/// How long connections are waited for that have nothing to answer any more.
-const CLOSING_PATIENCE: Duration = Duration::from_secs(2);
-
 /// How connections are answered.
 #[derive(Clone)]
 pub(crate) struct Listening {
@@ -43,25 +40,33 @@ pub(crate) struct Listening {
     pub(crate) write_times: WriteTimes,
 }
 
-/// Answers connections until `ended` returns; then those that are open are closed after the answers they wait for.
-pub(crate) async fn serve(listener: TcpListener, listening: Listening, ended: impl Future<Output = ()>) {
+/// Answers connections until `ended` returns; then those that are open are closed when all of their answers is sent, but for
+/// those that take longer than the future that it returns.
+pub(crate) async fn serve<F: Future>(
+    listener: TcpListener,
+    listening: Listening,
+    ended: impl Future<Output = F>,
+) {
     if let Err(error) = SockRef::from(&listener).listen(BACKLOG) {
         tracing::warn!(target: "quire::server", "few connections can wait to be accepted: {error}");
     }
     let connections = GracefulShutdown::new();
     let mut ended = std::pin::pin!(ended);
-    loop {
+    let given_up = loop {
         tokio::select! {
             biased;
-            () = &mut ended => break,
+            given_up = &mut ended => break given_up,
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => drop(tokio::spawn(listening.clone().answer(stream, connections.watcher()))),
                 Err(error) => pause_after(&error).await,
             },
         }
-    }
+    };
     drop(listener);
-    let _ = tokio::time::timeout(CLOSING_PATIENCE, connections.shutdown()).await;
+    tokio::select! {
+        () = connections.shutdown() => {}
+        _ = given_up => {}
+    }
 }
 
 impl Listening {
@@ -112,4 +117,50 @@ async fn talk(
 async fn pause_after(error: &io::Error) {
     tracing::warn!(target: "quire::server", "a connection could not be accepted: {error}");
     tokio::time::sleep(Duration::from_millis(50)).await;
+}
+
+#[cfg(test)]
+mod tests {
+    use axum::routing::get;
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::sync::oneshot;
+
+    use super::*;
+
+    const LEN: usize = 16 << 20;
+
+    #[tokio::test]
+    async fn what_has_been_answered_is_sent_to_its_end_unless_that_takes_too_long() {
+        for is_given_up in [false, true] {
+            let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+            let address = listener.local_addr().expect("bound");
+            let listening = Listening {
+                router: Router::new().route("/", get(|| async { vec![b'x'; LEN] })),
+                tls: None,
+                write_timeout: Duration::from_secs(60),
+                write_times: WriteTimes::default(),
+            };
+            let (end, ended) = oneshot::channel::<()>();
+            let patience = Duration::from_secs(if is_given_up { 0 } else { 60 });
+            let ended = async move {
+                let _ = ended.await;
+                tokio::time::sleep(patience)
+            };
+            let server = tokio::spawn(serve(listener, listening, ended));
+            let mut client = TcpStream::connect(address).await.expect("somebody listens");
+            client.write_all(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n").await.expect("taken");
+            let mut head = [0; 16];
+            client.read_exact(&mut head).await.expect("an answer");
+            end.send(()).expect("the server runs");
+            // Longer than the end of a connection takes that has nothing to say.
+            tokio::time::sleep(Duration::from_millis(2200)).await;
+            assert_eq!(server.is_finished(), is_given_up);
+            if !is_given_up {
+                let mut rest = Vec::new();
+                client.read_to_end(&mut rest).await.expect("to its end");
+                assert!(rest.len() > LEN && rest.ends_with(b"xxx"), "{} bytes", rest.len());
+                server.await.expect("it ends");
+            }
+        }
+    }
 }

@@ -3,7 +3,7 @@
 use std::io;
 use std::net::TcpListener;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
@@ -46,9 +46,15 @@ impl Server {
     }
 }
 
-/// Returns when the server was told to end and what was running has ended, or may take no longer.
-async fn drained(service: &Service, patience: Duration, stop: &mut StopSignal) {
+/// Returns when the server was told to end and what was running has ended, or may take no longer; what it returns does so
+/// when clients may take no longer to read what has been answered.
+async fn drained<'s>(
+    service: &Service,
+    patience: Duration,
+    stop: &'s mut StopSignal,
+) -> impl Future<Output = ()> + use<'s> {
     stop.recv().await;
+    let started = Instant::now();
     let lifecycle = &service.lifecycle;
     lifecycle.drain();
     let num_open = lifecycle.num_open();
@@ -57,13 +63,21 @@ async fn drained(service: &Service, patience: Duration, stop: &mut StopSignal) {
         "shutting down: {num_open} requests are answered still, for at most {} s; a second signal ends at once",
         patience.as_secs()
     );
-    tokio::select! {
-        () = lifecycle.idle() => {}
+    let left = tokio::select! {
+        () = lifecycle.idle() => patience.saturating_sub(started.elapsed()),
         () = tokio::time::sleep(patience) => {
             tracing::warn!(target: "quire::server", "{} requests are given up", lifecycle.num_open());
+            Duration::ZERO
         }
         () = stop.recv() => {
             tracing::warn!(target: "quire::server", "a second signal: {} requests are given up", lifecycle.num_open());
+            Duration::ZERO
+        }
+    };
+    async move {
+        tokio::select! {
+            () = tokio::time::sleep(left) => {}
+            () = stop.recv() => {}
         }
     }
 }

@@ -42,7 +42,10 @@ impl Served {
             write_timeout: Duration::from_secs(1),
             write_times: rig.service.write_times.clone(),
         };
-        let server = tokio::spawn(listener::serve(listener, listening, async move { drop(ended.await) }));
+        let server = tokio::spawn(listener::serve(listener, listening, async move {
+            drop(ended.await);
+            tokio::time::sleep(Duration::from_secs(2))
+        }));
         Self { rig, address, end, server }
     }
 

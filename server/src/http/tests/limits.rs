@@ -42,6 +42,19 @@ async fn a_request_ends_at_its_deadline() {
 }
 
 #[tokio::test]
+async fn a_stream_that_nobody_reads_ends_at_its_deadline() {
+    let rig = Rig::new();
+    rig.control.set_delay(Duration::from_millis(100));
+    let body = json!({"prompt": "ab", "ignore_eos": true, "max_tokens": 150, "stream": true});
+    let mut request = post(PATH, body.to_string());
+    request.headers_mut().insert("x-request-timeout", "0.3".parse().expect("a value"));
+    let unread = rig.send(request).await;
+    tokio::time::timeout(Duration::from_secs(10), rig.idle()).await.expect("15 s of tokens are given up");
+    let (_, body) = read(unread).await;
+    assert!(body.to_string().contains("0.3 s of its X-Request-Timeout"), "{body}");
+}
+
+#[tokio::test]
 async fn a_key_that_has_used_its_tokens_waits() {
     let limits = KeyLimits { max_requests: None, tokens_per_minute: Some(60) };
     let rig =
