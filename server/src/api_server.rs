@@ -9,7 +9,7 @@ use axum::Router;
 use quire_engine::{EngineClient, Histogram};
 
 use crate::error::Result;
-use crate::http::listener::{self, Listening};
+use crate::http::listener::{self, Listening, Patience};
 use crate::http::{HttpSettings, Service, routes, watchdog};
 
 /// What `quire serve` answers with, on any engine: OpenAI's API, metrics, the live page.
@@ -75,7 +75,7 @@ impl ApiServer {
             until.await;
             self.service.lifecycle.drain();
             self.service.lifecycle.idle().await;
-            tokio::time::sleep(WRITE_TIMEOUT)
+            Patience(tokio::time::sleep(WRITE_TIMEOUT))
         };
         listener::serve(listener, listening, ended).await;
         watching.abort();

@@ -20,7 +20,7 @@ use super::caller::Caller;
 use super::chunks::{ChoiceWriter, ChunkSink, Chunks};
 use super::error::ApiError;
 use super::field_names::FieldNames;
-use super::logprobs::{CompletionLogprobs, TokenForm};
+use super::logprobs::{self, CompletionLogprobs, TokenForm};
 use super::service::Service;
 use super::streaming::{self, Streaming};
 use super::{common, events, prompts, request_id, sampling};
@@ -237,7 +237,7 @@ fn push_prompt(
     form: TokenForm,
 ) -> usize {
     let prompt = output.prompt_logprobs.as_deref().unwrap_or_default();
-    let known: usize = prompt.iter().flatten().map(|token| token.token.token.len()).sum();
+    let known: usize = prompt.iter().flatten().map(|token| logprobs::num_bytes(&token.token)).sum();
     // The first token has no entry: its text is what the others leave.
     let first_text = text.get(..text.len().saturating_sub(known)).unwrap_or_default();
     let first_id = output.prompt_token_ids.first().copied().unwrap_or_default();

@@ -40,22 +40,25 @@ pub(crate) struct Listening {
     pub(crate) write_times: WriteTimes,
 }
 
+/// What returns when clients may take no longer to read what they were answered.
+pub(crate) struct Patience<F>(pub(crate) F);
+
 /// Answers connections until `ended` returns; then those that are open are closed when all of their answers is sent, but for
-/// those that take longer than the future that it returns.
+/// those that take longer than it says.
 pub(crate) async fn serve<F: Future>(
     listener: TcpListener,
     listening: Listening,
-    ended: impl Future<Output = F>,
+    ended: impl Future<Output = Patience<F>>,
 ) {
     if let Err(error) = SockRef::from(&listener).listen(BACKLOG) {
         tracing::warn!(target: "quire::server", "few connections can wait to be accepted: {error}");
     }
     let connections = GracefulShutdown::new();
     let mut ended = std::pin::pin!(ended);
-    let given_up = loop {
+    let Patience(given_up) = loop {
         tokio::select! {
             biased;
-            given_up = &mut ended => break given_up,
+            patience = &mut ended => break patience,
             accepted = listener.accept() => match accepted {
                 Ok((stream, _)) => drop(tokio::spawn(listening.clone().answer(stream, connections.watcher()))),
                 Err(error) => pause_after(&error).await,
@@ -144,7 +147,7 @@ mod tests {
             let patience = Duration::from_secs(if is_given_up { 0 } else { 60 });
             let ended = async move {
                 let _ = ended.await;
-                tokio::time::sleep(patience)
+                Patience(tokio::time::sleep(patience))
             };
             let server = tokio::spawn(serve(listener, listening, ended));
             let mut client = TcpStream::connect(address).await.expect("somebody listens");

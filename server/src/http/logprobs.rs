@@ -50,7 +50,7 @@ impl CompletionLogprobs {
         self.token_logprobs.push(Some(floored(token.token.logprob)));
         self.tokens.push(form.write(&token.token));
         self.top_logprobs.push(Some(top));
-        offset + token.token.token.chars().count()
+        offset + num_characters(&token.token)
     }
 
     /// Adds the first token of a prompt, which nothing predicts.
@@ -61,6 +61,20 @@ impl CompletionLogprobs {
         self.top_logprobs.push(None);
         text.chars().count()
     }
+}
+
+/// Characters that begin with a token.
+fn num_characters(token: &TokenLogprob) -> usize {
+    let begins = |byte: &&u8| **byte & 0xC0 != 0x80;
+    token
+        .bytes
+        .as_ref()
+        .map_or_else(|| token.token.chars().count(), |bytes| bytes.iter().filter(begins).count())
+}
+
+/// Bytes of a text that a token is.
+pub(crate) fn num_bytes(token: &TokenLogprob) -> usize {
+    token.bytes.as_ref().map_or(token.token.len(), Vec::len)
 }
 
 /// `logprobs` of a chat's choice.

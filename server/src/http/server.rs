@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
-use super::listener::{self, Listening};
+use super::listener::{self, Listening, Patience};
 use super::service::Service;
 use super::tls::Reloader;
 use super::watchdog;
@@ -52,7 +52,7 @@ async fn drained<'s>(
     service: &Service,
     patience: Duration,
     stop: &'s mut StopSignal,
-) -> impl Future<Output = ()> + use<'s> {
+) -> Patience<impl Future<Output = ()> + use<'s>> {
     stop.recv().await;
     let started = Instant::now();
     let lifecycle = &service.lifecycle;
@@ -74,12 +74,12 @@ async fn drained<'s>(
             Duration::ZERO
         }
     };
-    async move {
+    Patience(async move {
         tokio::select! {
             () = tokio::time::sleep(left) => {}
             () = stop.recv() => {}
         }
-    }
+    })
 }
 
 /// SIGTERM or Ctrl-C.

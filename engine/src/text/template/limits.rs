@@ -39,7 +39,8 @@ impl Limits {
     pub(super) const OF_REQUEST: Self = Self {
         source_bytes: 1 << 20,
         fuel: Allowance { base: 1_000_000, per_byte: 8, most: 5_000_000 },
-        bytes: Allowance { base: 4 << 20, per_byte: 16, most: 64 << 20 },
+        // A template that gathers its text piece by piece makes as much as the square of it.
+        bytes: Allowance { base: 32 << 20, per_byte: 64, most: 256 << 20 },
         bounds_values: true,
         time: Duration::from_millis(800),
     };

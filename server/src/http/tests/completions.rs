@@ -97,6 +97,18 @@ async fn an_echo_of_nothing_more_generates_nothing() {
 }
 
 /// What evaluation programs score prompts with.
+/// A character of three bytes is three tokens here.
+#[tokio::test]
+async fn tokens_of_an_echo_stand_where_their_characters_do() {
+    let rig = Rig::new();
+    let asked = json!({"prompt": "ab本c", "echo": true, "max_tokens": 0, "logprobs": 0});
+    let (status, body) = rig.post(PATH, asked).await;
+    assert_eq!(status, StatusCode::OK, "{body}");
+    let logprobs = &body["choices"][0]["logprobs"];
+    assert_eq!((&logprobs["tokens"][0], &logprobs["tokens"][5]), (&json!("a"), &json!("c")), "{logprobs}");
+    assert_eq!(logprobs["text_offset"], json!([0, 1, 2, 3, 3, 3]), "{logprobs}");
+}
+
 #[tokio::test]
 async fn an_echo_of_nothing_more_has_the_log_probabilities_of_the_prompt() {
     let rig = Rig::new();

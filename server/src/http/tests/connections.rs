@@ -12,7 +12,7 @@ use tokio_rustls::TlsAcceptor;
 
 use super::rig::{Parts, Rig};
 use crate::http::CertificateFiles;
-use crate::http::listener::{self, Listening};
+use crate::http::listener::{self, Listening, Patience};
 use crate::http::tls;
 
 /// A rig behind a socket.
@@ -44,7 +44,7 @@ impl Served {
         };
         let server = tokio::spawn(listener::serve(listener, listening, async move {
             drop(ended.await);
-            tokio::time::sleep(Duration::from_secs(2))
+            Patience(tokio::time::sleep(Duration::from_secs(2)))
         }));
         Self { rig, address, end, server }
     }
