@@ -382,8 +382,8 @@ mod tests {
             let error =
                 template.and_then(|template| template.render(&hello(), UNIX_EPOCH)).expect_err(endless);
             assert!(matches!(error, PromptError::RequestTemplate { .. }), "{endless}: {error}");
-            // Twice the time, for what is compiled without optimization on a busy machine.
-            assert!(start.elapsed() < 2 * Limits::OF_REQUEST.time, "{endless}: {:?}", start.elapsed());
+            // Many times what it may take, for a busy machine: without a limit these go on for minutes.
+            assert!(start.elapsed() < 20 * Limits::OF_REQUEST.time, "{endless}: {:?}", start.elapsed());
         }
     }
 
