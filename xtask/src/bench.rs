@@ -11,6 +11,7 @@ use crate::fetch;
 use crate::peer::LlamaCpp;
 use crate::print::out;
 use crate::process::{self, cargo, output, output_and_peak};
+use crate::spread::Spread;
 use crate::startup;
 
 #[derive(clap::Args)]
@@ -149,25 +150,13 @@ fn print_table(ours: &[Row], theirs: &[Row]) {
     out!("{:32} {:>30} {:>30} {:>7}", "", "quire min / median / max", "peer min / median / max", "ratio");
     let names: Vec<&String> = ours.first().into_iter().flat_map(|row| row.keys()).collect();
     for name in names {
-        let (us, them) = (summary(ours, name), summary(theirs, name));
-        let ratio = us.zip(them).map_or(String::new(), |(us, them)| format!("{:.2}", us[1] / them[1]));
+        let of = |rows: &[Row]| Spread::of(rows.iter().filter_map(|row| row.get(name).copied()));
+        let (us, them) = (of(ours), of(theirs));
+        let ratio =
+            us.zip(them).map_or(String::new(), |(us, them)| format!("{:.2}", us.median / them.median));
+        let show = |spread: Option<Spread>| spread.map_or(String::new(), |spread| spread.to_string());
         out!("{name:32} {:>30} {:>30} {ratio:>7}", show(us), show(them));
     }
-}
-
-fn show(summary: Option<[f64; 3]>) -> String {
-    summary.map_or(String::new(), |[min, median, max]| {
-        // Seconds need their thousandths, rates do not.
-        let digits = if max < 10.0 { 3 } else { 1 };
-        format!("{min:.digits$} / {median:.digits$} / {max:.digits$}")
-    })
-}
-
-/// Minimum, median and maximum.
-fn summary(rows: &[Row], name: &str) -> Option<[f64; 3]> {
-    let mut values: Vec<f64> = rows.iter().filter_map(|row| row.get(name).copied()).collect();
-    values.sort_by(f64::total_cmp);
-    Some([*values.first()?, values[values.len() / 2], *values.last()?])
 }
 
 fn join(numbers: &[usize]) -> String {

@@ -8,6 +8,8 @@ pub(crate) type Result<T, E = Error> = std::result::Result<T, E>;
 pub(crate) enum Error {
     #[error("{program} cannot be started: {source}")]
     Start { program: String, source: std::io::Error },
+    #[error("{program} is not ready after {seconds} s")]
+    NotReady { program: String, seconds: u64 },
     #[error("`{command}` ended with {status}")]
     Failed { command: String, status: std::process::ExitStatus },
     #[error("{path}: {source}")]

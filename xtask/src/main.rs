@@ -16,6 +16,8 @@ mod package;
 mod peer;
 mod print;
 mod process;
+mod served;
+mod spread;
 mod startup;
 mod test;
 mod wheel;
@@ -46,6 +48,8 @@ enum Command {
     Golden(golden::Options),
     /// Measure whole runs of the engine, alone or in turn with a peer
     Bench(bench::Options),
+    /// Measure the server under load, in turn with the engine alone and with a peer's server
+    BenchServe(served::Options),
     /// Compile the CUDA kernels, which nothing else needs nvcc for
     BuildKernels(kernels::Options),
     /// Make a folder of GPU tests that runs on a machine without Rust
@@ -69,6 +73,7 @@ fn run(command: Command) -> Result<()> {
         Command::FetchModels => fetch::all().map(drop),
         Command::Golden(options) => golden::run(&options),
         Command::Bench(options) => bench::run(&options),
+        Command::BenchServe(options) => served::run(&options),
         Command::BuildKernels(options) => kernels::run(&options),
         Command::PackageGpuTests(options) => package::run(&options),
     }

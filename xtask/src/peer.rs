@@ -11,7 +11,8 @@ use crate::process::{output, root, run};
 
 /// The source package that vendors llama.cpp.
 const LLAMA_CPP: &str = "llama-cpp-python==0.3.36";
-const TARGETS: [&str; 4] = ["llama-bench", "llama-batched-bench", "llama-quantize", "llama-completion"];
+const TARGETS: [&str; 5] =
+    ["llama-bench", "llama-batched-bench", "llama-quantize", "llama-completion", "llama-server"];
 
 /// An installed llama.cpp.
 pub(crate) struct LlamaCpp {

@@ -97,6 +97,11 @@ fn a_load_on_the_server_is_measured() {
     assert_eq!(report["output_tokens"], 72, "{report}");
     assert!(report["ttft_ms"]["p50"].as_f64().is_some_and(|ms| ms > 0.0), "{report}");
     assert!(report["server_cpu_us_per_token"].is_number(), "{report}");
+    let words = ["bench", "serve", &url, "--input-len=9", "--output-len=6", "--num-prompts=12"];
+    let one_by_one = [&words[..], &["--vocab-size=200", "--max-concurrency=1"]].concat();
+    let report = run(&one_by_one, "").ok().lines().remove(0);
+    let number = |pointer| report.pointer(pointer).and_then(serde_json::Value::as_f64).expect(pointer);
+    assert!(12.0 * number("/e2e_ms/mean") <= 1e3 * number("/elapsed_s"), "some ran together: {report}");
     server.signal("TERM");
     assert_eq!(server.end().0, Some(0));
     run(&words, "").failed(1, &["the server does not answer"]);

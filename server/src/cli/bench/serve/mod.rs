@@ -16,6 +16,7 @@ use indicatif::ProgressBar;
 use quire_scheduler::Time;
 use quire_scheduler::trace::Trace;
 use serde_json::json;
+use tokio::sync::Semaphore;
 
 use self::report::{Bounds, Measured};
 use super::limits::{MAX_LEN, MAX_REQUESTS, up_to};
@@ -54,6 +55,9 @@ pub(crate) struct ServeArgs {
     /// Without a trace: requests come at equal distances, in place of at random (Poisson).
     #[arg(long, requires = "request_rate")]
     fixed_rate: bool,
+    /// Most requests at once: one that comes meanwhile is sent when another has been answered.
+    #[arg(long, value_name = "N", value_parser = up_to(MAX_REQUESTS))]
+    max_concurrency: Option<usize>,
     /// Seed of random arrivals.
     #[arg(long, value_name = "N", default_value_t = 0)]
     seed: u64,
@@ -89,6 +93,7 @@ pub(super) fn run(args: &ServeArgs) -> Result<()> {
     let lengths = args.lengths()?;
     runtime()?.block_on(async {
         let client = Arc::new(Client::new(args.url.clone(), args.api_key.clone()));
+        let places = Arc::new(Semaphore::new(args.max_concurrency.unwrap_or(Semaphore::MAX_PERMITS)));
         let failed = |error: ClientError| Error::Server { reason: error.to_string() };
         let model = match &args.model {
             Some(model) => model.clone(),
@@ -98,8 +103,8 @@ pub(super) fn run(args: &ServeArgs) -> Result<()> {
         let warmups = planned.iter().cycle().take(args.num_warmups.min(planned.len()));
         let warmups: Vec<_> =
             warmups.map(|one| Planned { at: Duration::ZERO, body: one.body.clone(), ..*one }).collect();
-        measure(&client, warmups, None).await.map_err(failed)?;
-        let measured = measure(&client, planned, args.server_pid).await.map_err(failed)?;
+        measure(&client, &places, warmups, None).await.map_err(failed)?;
+        let measured = measure(&client, &places, planned, args.server_pid).await.map_err(failed)?;
         let bounds = Bounds { max_ttft_ms: args.max_ttft_ms, max_tpot_ms: args.max_tpot_ms };
         let report = measured.report(&model, args.request_rate, bounds);
         let line = serde_json::to_string(&report).map_err(|error| Error::Stdout(error.into()))?;
@@ -154,9 +159,11 @@ impl ServeArgs {
     }
 }
 
-/// Sends all requests at their times, whatever has been answered (an open loop), and waits for the answers.
+/// Sends all requests at their times, whatever has been answered (an open loop) as long as there are places, and waits for
+/// the answers.
 async fn measure(
     client: &Arc<Client>,
+    places: &Arc<Semaphore>,
     planned: Vec<Planned>,
     server_pid: Option<u32>,
 ) -> std::result::Result<Measured, ClientError> {
@@ -169,8 +176,9 @@ async fn measure(
         tokio::time::sleep_until((started + request.at).into()).await;
         measured.max_late = measured.max_late.max(started.elapsed().saturating_sub(request.at));
         measured.prompt_tokens += request.num_prompt_tokens as u64;
-        let (client, bar) = (Arc::clone(client), bar.clone());
+        let (client, places, bar) = (Arc::clone(client), Arc::clone(places), bar.clone());
         open.push(tokio::spawn(async move {
+            let _place = places.acquire_owned().await.expect("nobody closes it");
             let answer = client::complete(&client, request.body).await;
             bar.inc(1);
             answer
