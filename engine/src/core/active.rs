@@ -1,6 +1,5 @@
-//! The requests inside the engine: which sequences they have, and what those have given so far.
+//! A request inside the engine: what its sequences have given so far.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -9,6 +8,7 @@ use quire_scheduler::{FinishReason as SeqFinish, FinishedSequence, NewSequence, 
 
 use super::beams::BeamGroup;
 use super::branch::{Branch, EndedBranch, NewBranch, with_text};
+use super::branches::Branches;
 use super::inbox::{RequestKey, WaitingSlot};
 use crate::checked::CheckedParams;
 use crate::clock::ms_between;
@@ -17,107 +17,6 @@ use crate::request::RequestId;
 use crate::structured::Grammar;
 use crate::text::{Detokenizer, TextDecoder};
 use crate::{Error, EventSink, OutputKind};
-
-/// All requests of the engine, by name and by sequence.
-#[derive(Default)]
-pub(super) struct Requests {
-    by_key: BTreeMap<RequestKey, ActiveRequest>,
-    by_seq: BTreeMap<SeqId, RequestKey>,
-}
-
-impl Requests {
-    /// A request comes, with its first sequence.
-    pub(super) fn insert(&mut self, seq: SeqId, new: NewRequest) {
-        self.by_seq.insert(seq, new.key);
-        self.by_key.insert(new.key, ActiveRequest::new(seq, new));
-    }
-
-    /// The request that a sequence belongs to.
-    pub(super) fn get(&self, seq: SeqId) -> Option<&ActiveRequest> {
-        self.by_key.get(self.by_seq.get(&seq)?)
-    }
-
-    pub(super) fn get_mut(&mut self, seq: SeqId) -> Option<&mut ActiveRequest> {
-        self.by_key.get_mut(self.by_seq.get(&seq)?)
-    }
-
-    /// The sequences of a request that have not ended.
-    pub(super) fn seqs_of(&self, key: RequestKey) -> Vec<SeqId> {
-        self.by_key.get(&key).map_or_else(Vec::new, |request| request.seqs().map(|(seq, _)| seq).collect())
-    }
-
-    /// The sequences of the requests that their clients call by that name. O(requests).
-    pub(super) fn named(&self, id: &RequestId) -> Vec<SeqId> {
-        let named = self.by_key.values().filter(|request| request.id == *id);
-        named.flat_map(|request| request.seqs().map(|(seq, _)| seq)).collect()
-    }
-
-    /// Requests that have not ended and have several sequences.
-    pub(super) fn shared(&self) -> impl Iterator<Item = impl Iterator<Item = SeqId>> {
-        let has_several = self.by_seq.len() > self.by_key.len();
-        let requests = has_several.then(|| self.by_key.values()).into_iter().flatten();
-        requests
-            .filter(|request| request.seqs().count() > 1)
-            .map(|request| request.seqs().map(|(seq, _)| seq))
-    }
-
-    /// All sequences that have not ended, with their requests and which output of those they are.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (SeqId, &ActiveRequest, u32)> {
-        let requests = self.by_key.values();
-        requests.flat_map(|request| request.seqs().map(move |(seq, index)| (seq, request, index)))
-    }
-
-    /// A request gets another sequence, for its next output.
-    pub(super) fn branch(&mut self, key: RequestKey, seq: SeqId, detokenizer: Box<dyn Detokenizer>) {
-        let Some(request) = self.by_key.get_mut(&key) else { return };
-        let branch = Branch::new(NewBranch {
-            index: request.num_branched,
-            params: Arc::clone(&request.params),
-            detokenizer,
-            grammar: request.grammar.as_ref().map(Grammar::start),
-            output_kind: request.output_kind,
-        });
-        request.num_branched += 1;
-        request.branches.insert(seq, branch);
-        self.by_seq.insert(seq, key);
-    }
-
-    /// A request gets the beams that it goes on with.
-    pub(super) fn set_beams(&mut self, key: RequestKey, beams: Box<BeamGroup>) {
-        let Some(request) = self.by_key.get_mut(&key) else { return };
-        self.by_seq.extend(beams.seqs().map(|(seq, _)| (seq, key)));
-        request.beams = Some(beams);
-    }
-
-    /// A sequence has ended. The request comes back with its last one.
-    pub(super) fn end(
-        &mut self,
-        finished: FinishedSequence,
-        reason: FinishReason,
-        moment: Instant,
-    ) -> Option<ActiveRequest> {
-        let key = self.by_seq.remove(&finished.id)?;
-        let request = self.by_key.get_mut(&key)?;
-        request.end(finished, reason, moment);
-        if request.is_complete() { self.by_key.remove(&key) } else { None }
-    }
-
-    /// Takes a request out, with the sequences of it that have not ended.
-    pub(super) fn remove(&mut self, seq: SeqId) -> Option<(ActiveRequest, Vec<SeqId>)> {
-        let request = self.by_key.remove(self.by_seq.get(&seq)?)?;
-        let seqs: Vec<_> = request.seqs().map(|(seq, _)| seq).collect();
-        for seq in &seqs {
-            self.by_seq.remove(seq);
-        }
-        Some((request, seqs))
-    }
-
-    /// Takes all of them out.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = ActiveRequest> + use<> {
-        self.by_seq.clear();
-        std::mem::take(&mut self.by_key).into_values()
-    }
-}
 
 /// One request: its outputs, those that are being generated and those that have ended.
 pub(super) struct ActiveRequest {
@@ -140,7 +39,7 @@ pub(super) struct ActiveRequest {
     prompt_token_ids: Vec<u32>,
     prompt_logprobs: Option<Vec<Option<TokenLogprobs>>>,
     output_kind: OutputKind,
-    branches: BTreeMap<SeqId, Branch>,
+    branches: Branches,
     /// A beam search has beams in place of branches.
     pub(super) beams: Option<Box<BeamGroup>>,
     num_branched: u32,
@@ -181,7 +80,7 @@ pub(super) struct NewRequest {
 }
 
 impl ActiveRequest {
-    fn new(seq: SeqId, new: NewRequest) -> Self {
+    pub(super) fn new(seq: SeqId, new: NewRequest) -> Self {
         let params = Arc::new(new.params);
         let output_kind = if new.sink.wants_deltas() { params.output_kind() } else { OutputKind::FinalOnly };
         let first = Branch::new(NewBranch {
@@ -192,6 +91,10 @@ impl ActiveRequest {
             output_kind,
         });
         let num_prompt_tokens = new.num_prompt_tokens as usize;
+        let mut branches = Branches::default();
+        if new.beams.is_none() {
+            branches.push(seq, first);
+        }
         Self {
             prompt_logprobs: params.prompt_logprobs().map(|_| vec![None; num_prompt_tokens]),
             id: new.id,
@@ -208,7 +111,7 @@ impl ActiveRequest {
             prompt: new.prompt,
             prompt_token_ids: Vec::new(),
             output_kind,
-            branches: if new.beams.is_none() { [(seq, first)].into() } else { BTreeMap::new() },
+            branches,
             beams: new.beams,
             num_branched: 1,
             ended: Vec::new(),
@@ -219,10 +122,23 @@ impl ActiveRequest {
         }
     }
 
+    /// Another output is generated by that sequence.
+    pub(super) fn branch(&mut self, seq: SeqId, detokenizer: Box<dyn Detokenizer>) {
+        let branch = Branch::new(NewBranch {
+            index: self.num_branched,
+            params: Arc::clone(&self.params),
+            detokenizer,
+            grammar: self.grammar.as_ref().map(Grammar::start),
+            output_kind: self.output_kind,
+        });
+        self.num_branched += 1;
+        self.branches.push(seq, branch);
+    }
+
     /// How the device chooses the tokens of one of its sequences: each draws numbers of its own. The log-probabilities of
     /// the prompt come with the first.
     pub(super) fn sampling(&self, seq: SeqId) -> RowSampling {
-        let index = self.branches.get(&seq).map_or(0, |branch| branch.index);
+        let index = self.branches.get(seq).map_or(0, |branch| branch.index);
         let prompt_logprobs = self.sampling.prompt_logprobs.filter(|_| index == 0);
         RowSampling { sequence_index: index, prompt_logprobs, ..self.sampling.clone() }
     }
@@ -243,7 +159,7 @@ impl ActiveRequest {
             beams.take_candidates(seq, logprobs.map_or(&[][..], |logprobs| &logprobs.top), now);
             return None;
         }
-        let taken = self.branches.get_mut(&seq)?.take_token(token_id, logprobs, decoder, now);
+        let taken = self.branches.get_mut(seq)?.take_token(token_id, logprobs, decoder, now);
         let end = taken.unwrap_or_else(|error| {
             self.fail(error.into());
             Some(SeqFinish::Error)
@@ -273,7 +189,7 @@ impl ActiveRequest {
 
     /// Gives its outputs their form, before any has a token.
     pub(super) fn set_grammar(&mut self, grammar: Grammar) {
-        self.branches.values_mut().for_each(|branch| branch.set_grammar(grammar.start()));
+        self.branches.iter_mut().for_each(|branch| branch.set_grammar(grammar.start()));
         self.grammar = Some(grammar);
     }
 
@@ -289,7 +205,7 @@ impl ActiveRequest {
     /// What the request fails at.
     pub(super) fn mask(&mut self, seq: SeqId, output: &[u32]) -> crate::Result<Option<RowMask>> {
         let forbidden = self.params.bad_sequences().forbidden_after(output);
-        let grammar = self.branches.get_mut(&seq).and_then(Branch::grammar);
+        let grammar = self.branches.get_mut(seq).and_then(Branch::grammar);
         Ok(match grammar {
             Some(grammar) => {
                 let mut mask = grammar.mask(self.params.end_token_ids())?;
@@ -315,12 +231,12 @@ impl ActiveRequest {
         if let Some(beams) = &self.beams {
             return beams.is_at_first_token();
         }
-        self.branches.get(&seq).is_some_and(|branch| branch.index == 0 && branch.is_at_first_token())
+        self.branches.get(seq).is_some_and(|branch| branch.index == 0 && branch.is_at_first_token())
     }
 
     /// Time between the last two tokens of a sequence.
     pub(super) fn last_gap(&self, seq: SeqId) -> Option<Duration> {
-        self.branches.get(&seq)?.last_gap()
+        self.branches.get(seq)?.last_gap()
     }
 
     /// The sequences that it has not got yet, and will not get.
@@ -340,7 +256,7 @@ impl ActiveRequest {
 
     /// Sends what can be shown of one output, after a step that was committed at that moment.
     pub(super) fn emit(&mut self, seq: SeqId, moment: Instant) {
-        if let Some(event) = self.branches.get_mut(&seq).and_then(Branch::take_shown) {
+        if let Some(event) = self.branches.get_mut(seq).and_then(Branch::take_shown) {
             self.sink.send_at(event, moment);
         }
     }
@@ -368,12 +284,12 @@ impl ActiveRequest {
     }
 
     /// Its sequences that have not ended, each with its place among them.
-    fn seqs(&self) -> impl Iterator<Item = (SeqId, u32)> + '_ {
-        let branches = self.branches.iter().map(|(seq, branch)| (*seq, branch.index));
+    pub(super) fn seqs(&self) -> impl Iterator<Item = (SeqId, u32)> + '_ {
+        let branches = self.branches.iter().map(|(seq, branch)| (seq, branch.index));
         branches.chain(self.beams.iter().flat_map(|beams| beams.seqs()))
     }
 
-    fn is_complete(&self) -> bool {
+    pub(super) fn is_complete(&self) -> bool {
         self.seqs().next().is_none()
     }
 
@@ -392,9 +308,9 @@ impl ActiveRequest {
         }
     }
 
-    fn end(&mut self, finished: FinishedSequence, reason: FinishReason, moment: Instant) {
+    pub(super) fn end(&mut self, finished: FinishedSequence, reason: FinishReason, moment: Instant) {
         self.end_beam(&finished);
-        let Some(branch) = self.branches.remove(&finished.id) else { return };
+        let Some(branch) = self.branches.remove(finished.id) else { return };
         self.num_preemptions += finished.num_preemptions;
         if branch.index == 0 {
             self.num_cached_tokens = finished.num_cached_tokens;

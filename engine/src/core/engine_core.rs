@@ -11,10 +11,11 @@ use quire_scheduler::{
     StepPlan, Time, WaitReason,
 };
 
-use super::active::{ActiveRequest, NewRequest, Requests};
+use super::active::{ActiveRequest, NewRequest};
 use super::beams::{BeamGroup, NewBeams};
 use super::inbox::{Command, Inbox, RequestKey, Status, Submission};
 use super::rates::MeasuredRates;
+use super::requests::Requests;
 use super::results::OpenStep;
 use super::rows::RowSlots;
 use super::step::finish_reason;
@@ -294,7 +295,7 @@ impl EngineCore {
             self.stats.distributions.note_end(&request.metrics(now), num_prompt_tokens, num_tokens);
         }
         self.publish_stats(now);
-        ended.into_iter().for_each(|(request, reason)| tell_end(request, reason, now));
+        ended.into_iter().for_each(|(request, reason)| tell_end(*request, reason, now));
     }
 
     /// Ends requests that failed, with all that they have in the scheduler.
@@ -305,7 +306,7 @@ impl EngineCore {
             self.count_finish(FinishReason::Error);
         }
         self.publish_stats(self.clock.now());
-        failed.into_iter().for_each(|(request, _)| tell_failure(request, error.clone()));
+        failed.into_iter().for_each(|(request, _)| tell_failure(*request, error.clone()));
     }
 
     fn count_finish(&mut self, reason: FinishReason) {

@@ -6,8 +6,9 @@ use quire_scheduler::{
     Epoch, FinishReason, Scheduler, SeqId, SequenceResult, StepId, StepPlan, Time, TransferId,
 };
 
-use super::active::{ActiveRequest, Requests};
+use super::active::ActiveRequest;
 use super::gate::GatedRow;
+use super::requests::Requests;
 use crate::frontend::guarded;
 use crate::text::TextDecoder;
 use crate::{Error, Result};
