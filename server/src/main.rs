@@ -3,6 +3,12 @@
 use std::panic;
 use std::process::ExitCode;
 
+use mimalloc::MiMalloc;
+
+/// A seventh of a server's processor time under load was glibc's allocator in excess of this one.
+#[global_allocator]
+static ALLOCATOR: MiMalloc = MiMalloc;
+
 fn main() -> ExitCode {
     silence_caught_panics();
     quire::App::new().run()

@@ -13,6 +13,8 @@ use tokio::net::TcpStream;
 pub(crate) struct Load {
     pub(crate) num_requests: usize,
     pub(crate) num_streams: usize,
+    /// Tokens of an answer, in the mean: from half of it to one and a half. If all were alike, all streams would end and begin
+    /// together for ever.
     pub(crate) num_tokens: usize,
     /// One request out of so many has a prompt of 100 kB.
     pub(crate) long_every: usize,
@@ -31,6 +33,15 @@ const LONG_BYTES: usize = 100_000;
 
 /// The last bytes of a whole answer: its end as events, and as a body in chunks.
 const END: &[u8] = b"data: [DONE]\n\n\r\n0\r\n\r\n";
+
+impl Load {
+    /// Tokens of one of the answers.
+    fn num_tokens_of(&self, place: usize) -> usize {
+        // Multiples of an odd number close to the golden section of its range, so that lengths are spread evenly.
+        let spread = (place as u32).wrapping_mul(2_654_435_769) >> 16;
+        self.num_tokens / 2 + (spread as usize * self.num_tokens >> 16)
+    }
+}
 
 impl fmt::Display for Counts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -75,7 +86,7 @@ async fn stream(address: SocketAddr, load: Load, next: Arc<AtomicUsize>) -> Coun
             Ok(num_pieces) => {
                 counts.num_answers += 1;
                 counts.num_pieces += num_pieces;
-                counts.num_errors += usize::from(num_pieces != load.num_tokens);
+                counts.num_errors += usize::from(num_pieces != load.num_tokens_of(place));
             }
             Err(error) => {
                 eprintln!("request {place}: {error}");
@@ -92,7 +103,7 @@ fn request(place: usize, load: Load) -> Vec<u8> {
     // No two prompts begin alike.
     let mut prompt = format!("{place} ");
     prompt.extend("to be or not to be, ".chars().cycle().take(num_bytes));
-    let num_tokens = load.num_tokens;
+    let num_tokens = load.num_tokens_of(place);
     let body = format!(
         r#"{{"prompt":"{prompt}","max_tokens":{num_tokens},"temperature":0,"ignore_eos":true,"stream":true}}"#
     );

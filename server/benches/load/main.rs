@@ -29,6 +29,10 @@ use tokio::runtime::Builder;
 use self::clients::{Counts, Load};
 use self::device::PacedExecutor;
 
+/// As the program has it.
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
 const BLOCK_SIZE: usize = 16;
@@ -44,7 +48,7 @@ struct Args {
     num_streams: usize,
     #[arg(long, default_value_t = 20_000)]
     num_requests: usize,
-    /// Tokens of each answer.
+    /// Tokens of an answer, in the mean.
     #[arg(long, default_value_t = 64)]
     num_tokens: usize,
     /// One request out of so many has a prompt of 100 kB.
