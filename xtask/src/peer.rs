@@ -112,8 +112,13 @@ fn unpack() -> Result<PathBuf> {
     }
     let unpacked = folder.join("source");
     fs::create_dir_all(&unpacked).map_err(Error::io(&unpacked))?;
-    // pip asks the package for its metadata, which takes its build system.
-    run(Command::new(python_with(&["scikit-build-core"])?)
+    // pip asks the package for its metadata, which takes its build system, and that takes cmake.
+    let python = python_with(&["scikit-build-core", "cmake", "ninja"])?;
+    let tools = python.parent().into_iter().map(Path::to_owned);
+    let path = std::env::var_os("PATH").unwrap_or_default();
+    let path = std::env::join_paths(tools.chain(std::env::split_paths(&path)));
+    run(Command::new(&python)
+        .env("PATH", path.expect("folders of programs have no colons"))
         .args(["-m", "pip", "download", "--quiet", "--no-deps"])
         .args(["--no-build-isolation", "--no-binary=:all:", "-d"])
         .arg(&folder)
