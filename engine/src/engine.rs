@@ -91,58 +91,39 @@ pub(crate) struct Engine {
 impl Engine {
     /// Puts the parts together and starts the thread.
     pub(crate) fn start(parts: EngineParts) -> Result<Self> {
-        let EngineParts {
-            config,
-            architecture,
-            tokenizer,
-            chat_template,
-            eos,
-            default_params,
-            grammar_time_limit,
-            policy,
-            processors,
-            executor,
-        } = parts;
-        let scheduler = scheduler(&config, policy, executor.as_ref())?;
-        let max_model_len = scheduler.effective_config().max_model_len as usize;
-        let config = config.fitted(max_model_len);
-        let (vocab_size, memory) = (executor.capacity().vocab_size, executor.memory().cloned());
-        let renderer = PromptRenderer::new(tokenizer, chat_template, vocab_size)?;
+        let scheduler = scheduler(&parts.config, parts.policy, parts.executor.as_ref())?;
+        let (cache, max_model_len) = (scheduler.cache(), scheduler.effective_config().max_model_len as usize);
+        let config = parts.config.fitted(max_model_len);
+        let (vocab_size, memory) = (parts.executor.capacity().vocab_size, parts.executor.memory().cloned());
+        let renderer = PromptRenderer::new(parts.tokenizer, parts.chat_template, vocab_size)?;
         let decoder = renderer.decoder().clone();
+        let time_limit = parts.grammar_time_limit;
+        let grammars = GrammarCompiler::with_time_limit(decoder.shared_tokenizer(), vocab_size, time_limit);
+        let clock = Clock::start();
         let model = ModelInfo {
             name: config.served_model_name.clone(),
             path: config.model.display().to_string(),
-            architecture,
+            architecture: parts.architecture,
             max_model_len,
             vocab_size,
-            eos_token_ids: eos.all().into_iter().collect(),
+            eos_token_ids: parts.eos.all().into_iter().collect(),
             has_chat_template: renderer.has_chat_template(),
-            default_params,
+            default_params: parts.default_params,
         };
-        let clock = Clock::start();
-        let grammars =
-            GrammarCompiler::with_time_limit(decoder.shared_tokenizer(), vocab_size, grammar_time_limit);
         let frontend = Frontend {
             grammars: grammars.clone(),
             renderer,
-            limits: ParamLimits {
-                vocab_size,
-                max_logprobs: config.max_logprobs.of(vocab_size),
-                logprobs_mode: config.logprobs_mode,
-                processors,
-                eos,
-            },
+            limits: param_limits(&config, vocab_size, parts.processors, parts.eos),
             max_model_len,
-            capacity: scheduler.cache().capacity(),
-            hasher: scheduler.cache().hasher(),
+            capacity: cache.capacity(),
+            hasher: cache.hasher(),
             seeds: config.given_seed().map_or_else(Seeds::random, Seeds::from),
             clock,
         };
-        let order = if config.async_scheduling { StepOrder::Overlapped } else { StepOrder::Plain };
         let (core, inbox, stats) = EngineCore::new(CoreParts {
             scheduler,
-            executor,
-            order,
+            executor: parts.executor,
+            order: if config.async_scheduling { StepOrder::Overlapped } else { StepOrder::Plain },
             decoder,
             grammars,
             clock,
@@ -231,6 +212,22 @@ fn spawn(core: EngineCore, recordings: PathBuf) -> Result<mpsc::Receiver<()>> {
     };
     let spawned = std::thread::Builder::new().name("quire-engine".to_owned()).spawn(run);
     spawned.map(|_| ended).map_err(|error| Error::stopped(format!("its thread cannot be started: {error}")))
+}
+
+/// What parameters are checked against.
+fn param_limits(
+    config: &EngineConfig,
+    vocab_size: usize,
+    processors: LogitsProcessors,
+    eos: EosTokens,
+) -> ParamLimits {
+    ParamLimits {
+        vocab_size,
+        max_logprobs: config.max_logprobs.of(vocab_size),
+        logprobs_mode: config.logprobs_mode,
+        processors,
+        eos,
+    }
 }
 
 /// The scheduler over the executor's pool. Limits of the executor go before those of the configuration.
