@@ -273,7 +273,9 @@ impl SamplingParams {
 impl CheckedParams {
     /// How the device chooses tokens, with the seed to use.
     pub fn row_sampling(&self, seed: u64) -> RowSampling {
-        RowSampling { seed, ..self.row.clone() }
+        // Of a form, which may have end tokens in its midst, the masks say where the output may end.
+        let min_tokens = if self.grammar.is_some() { 0 } else { self.row.min_tokens };
+        RowSampling { seed, min_tokens, ..self.row.clone() }
     }
 
     /// Outputs of the request.
@@ -359,6 +361,11 @@ impl CheckedParams {
     /// The tokens that end the output.
     pub(crate) fn end_token_ids(&self) -> impl Iterator<Item = u32> {
         self.end_tokens.keys().copied()
+    }
+
+    /// Those of them that the request named.
+    pub(crate) fn stop_token_ids(&self) -> impl Iterator<Item = u32> {
+        self.stop_token_ids.iter().copied()
     }
 
     /// Whether the request itself named a token as one that ends the output.

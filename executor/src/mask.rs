@@ -39,6 +39,11 @@ impl TokenMask {
         &self.words
     }
 
+    /// Whether no token is in it.
+    pub fn is_empty(&self) -> bool {
+        self.words.iter().all(|word| *word == 0)
+    }
+
     /// Whether a token is in it.
     pub fn allows(&self, token_id: u32) -> bool {
         self.words.get(token_id as usize / 32).is_some_and(|word| word >> (token_id % 32) & 1 == 1)

@@ -208,7 +208,16 @@ impl ActiveRequest {
         let grammar = self.branches.get_mut(seq).and_then(Branch::grammar);
         Ok(match grammar {
             Some(grammar) => {
-                let mut mask = grammar.mask(self.params.end_token_ids())?;
+                let (mut mask, may_end) = grammar.next()?;
+                let is_too_short = output.len() < self.params.min_tokens() as usize;
+                let stops = self.params.stop_token_ids().filter(|&id| is_too_short && mask.allows(id));
+                let held_back: Vec<u32> = stops.collect();
+                held_back.iter().for_each(|&id| mask.forbid(id));
+                // A text that has come to its end has no other way on, however short it is.
+                if may_end && (!is_too_short || mask.is_empty()) {
+                    let ends = self.params.end_token_ids().filter(|id| !held_back.contains(id));
+                    ends.for_each(|id| mask.allow(id));
+                }
                 forbidden.into_iter().for_each(|id| mask.forbid(id));
                 Some(RowMask::Only(mask))
             }

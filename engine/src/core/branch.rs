@@ -86,8 +86,8 @@ impl Branch {
     }
 
     /// Takes the next token. Says that the output ends with it, if it does. The order of tests: end and stop tokens, then
-    /// stop strings, none of them before `min_tokens`; then the end of its form, and the length, of which the scheduler has
-    /// more to say.
+    /// stop strings, none of them before `min_tokens`, but where a form has nothing else; then the end of its form, and the
+    /// length, of which the scheduler has more to say.
     ///
     /// # Errors
     ///
@@ -171,8 +171,10 @@ impl Branch {
 
     fn take_ending(&mut self, token_id: u32) -> Result<Option<SeqFinish>, GrammarError> {
         let may_stop = self.num_tokens >= self.params.min_tokens();
-        if may_stop
-            && let Some(reason) = self.params.ends_with(token_id)
+        // Tokens that end an output are not to be among the first `min_tokens`.
+        let may_end = self.num_tokens > self.params.min_tokens();
+        if let Some(reason) = self.params.ends_with(token_id)
+            && (may_end || self.is_behind_form(token_id))
             && !self.is_amid_form(token_id)
         {
             if self.params.include_stop_str_in_output() {
@@ -184,6 +186,11 @@ impl Branch {
         let is_complete = self.grammar.as_mut().map_or(Ok(false), |grammar| grammar.take(token_id))?;
         let stopped = self.take_text(token_id, may_stop);
         Ok(stopped.or(is_complete.then_some(SeqFinish::Stop)))
+    }
+
+    /// Whether a token is no part of the form: then it was allowed because the form was complete, and nothing else could follow.
+    fn is_behind_form(&mut self, token_id: u32) -> bool {
+        self.grammar.as_mut().is_some_and(|grammar| !grammar.admits(&[token_id]))
     }
 
     /// Whether a token that ends texts elsewhere has its place within the form, which goes on behind it.

@@ -46,16 +46,26 @@ impl GrammarState {
     ///
     /// [`GrammarError::NoWayOn`].
     pub fn mask(&mut self, ends: impl IntoIterator<Item = u32>) -> Result<TokenMask, GrammarError> {
+        let (mut mask, may_end) = self.next()?;
+        if may_end {
+            ends.into_iter().for_each(|id| mask.allow(id));
+        }
+        Ok(mask)
+    }
+
+    /// The tokens of the form that may follow, and whether the text may end here.
+    ///
+    /// # Errors
+    ///
+    /// [`GrammarError::NoWayOn`].
+    pub(crate) fn next(&mut self) -> Result<(TokenMask, bool), GrammarError> {
         let allowed = self.matcher.compute_mask().map_err(|error| self.no_way_on(&error))?;
         let mut words = allowed.as_slice().to_vec();
         words.truncate(self.vocab_size.div_ceil(32));
         let mut mask = TokenMask::from_words(words);
         let end = self.vocab_size as u32;
-        if allowed.is_allowed(end) {
-            mask.forbid(end);
-            ends.into_iter().for_each(|id| mask.allow(id));
-        }
-        Ok(mask)
+        mask.forbid(end);
+        Ok((mask, allowed.is_allowed(end)))
     }
 
     /// Takes the token that followed. Whether the text has come to its end: nothing can follow.
@@ -77,7 +87,7 @@ impl GrammarState {
     }
 
     /// Whether these tokens may follow, one after the other.
-    pub(super) fn admits(&mut self, token_ids: &[u32]) -> bool {
+    pub(crate) fn admits(&mut self, token_ids: &[u32]) -> bool {
         self.matcher.validate_tokens(token_ids).is_ok_and(|num| num == token_ids.len())
     }
 

@@ -312,3 +312,75 @@ fn an_end_token_may_stand_within_a_form() {
         }
     }
 }
+
+/// The model wants to end at once. No output ends before it has so many tokens, but where its form has no more.
+#[test]
+fn a_form_and_min_tokens_each_have_their_say() {
+    let [a, b] = [byte_tokens("a")[0], byte_tokens("b")[0]];
+    let between = || json!({"regex": "a{2,6}"});
+    let mid = || json!({"grammar": format!("start: \"a\" <[{EOS}]> \"b\"")});
+    let maybe = || json!({"grammar": format!("start: \"a\" (<[{EOS}]> \"b\")?")});
+    let choice = || json!({"choice": ["ab", "abab"]});
+    for (given, min_tokens, token_ids) in [
+        (between(), 0, vec![a, a, EOS]),
+        (between(), 2, vec![a, a, EOS]),
+        (between(), 4, vec![a, a, a, a, EOS]),
+        (between(), 6, vec![a; 6]),
+        (between(), 7, vec![a; 6]),
+        (between(), 12, vec![a; 6]),
+        (choice(), 0, vec![a, b, EOS]),
+        (choice(), 3, vec![a, b, a, b]),
+        (choice(), 12, vec![a, b, a, b]),
+        (mid(), 0, vec![a, EOS, b]),
+        (mid(), 3, vec![a, EOS, b]),
+        (mid(), 12, vec![a, EOS, b]),
+        (maybe(), 0, vec![a, EOS]),
+        (maybe(), 1, vec![a, EOS]),
+        (maybe(), 2, vec![a, EOS, b]),
+        (maybe(), 12, vec![a, EOS, b]),
+    ] {
+        for (rig, ignore_eos) in both_loops(64, |_, _| EOS).iter().flat_map(|rig| [(rig, false), (rig, true)])
+        {
+            let params = SamplingParams { min_tokens, ignore_eos, ..params(given.clone(), 12) };
+            let output = rig.generate(params);
+            let output = &output.outputs[0];
+            assert_eq!(output.finish_reason, FinishReason::Stop, "{given} {min_tokens}");
+            if !ignore_eos {
+                assert_eq!(output.token_ids, token_ids, "{given} {min_tokens}");
+            }
+            rig.check_alive();
+        }
+    }
+    for given in [json!({"json": {"type": "boolean"}}), json!({"json": {"const": {"a": [true, null]}}})] {
+        let [rig, _] = both_loops(64, |_, _| EOS);
+        let output = rig.generate(SamplingParams { min_tokens: 60, ..params(given, 200) });
+        let (text, reason) = ended(&output);
+        assert_eq!(reason, FinishReason::Stop);
+        serde_json::from_str::<Value>(text).unwrap_or_else(|error| panic!("{text}: {error}"));
+    }
+}
+
+/// Tokens that the client itself named as the end are forbidden before their time, whatever the form says.
+#[test]
+fn a_stop_token_that_a_form_needs_is_an_error_that_says_so() {
+    let [a, b] = [byte_tokens("a")[0], byte_tokens("b")[0]];
+    let [rig, _] = both_loops(64, |_, _| EOS);
+    let with = |regex: &str, stop: u32, ignore_eos: bool| SamplingParams {
+        min_tokens: 3,
+        stop_token_ids: vec![stop],
+        ignore_eos,
+        ..params(json!({"regex": regex}), 12)
+    };
+    for (params, fields) in [
+        (with("a{2,6}", a, false), "min_tokens, structured_outputs together"),
+        (with("ab?", b, true), "min_tokens, structured_outputs together"),
+    ] {
+        let error = rig.llm.generate(["x"], &params).unwrap_err();
+        let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+        assert!(error.kind() == ErrorKind::BadRequest && cause.contains(fields), "{cause}");
+        rig.check_alive();
+    }
+    // There is another end.
+    assert_eq!(rig.generate(with("ab?", b, false)).outputs[0].token_ids, [a, EOS]);
+    assert_eq!(rig.generate(with("aaa?a?b", b, false)).outputs[0].token_ids.last(), Some(&b));
+}
