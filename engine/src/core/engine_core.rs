@@ -390,8 +390,13 @@ fn count_requests(stats: &mut EngineStats, requests: &Requests, scheduler: &Sche
             match scheduler.seq(seq).map(|seq| seq.status()) {
                 Some(SeqStatus::Running) => running += 1,
                 Some(SeqStatus::Swapped) => (swapped, waiting) = (swapped + 1, waiting + 1),
-                _ => waiting += 1,
+                Some(_) => waiting += 1,
+                // It has ended in the step that is being committed.
+                None => {}
             }
+        }
+        if running + waiting == 0 {
+            continue;
         }
         let is_running = usize::from(running > 0);
         let is_swapped = usize::from(running == 0 && swapped == waiting);

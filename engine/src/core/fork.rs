@@ -13,7 +13,8 @@ impl EngineCore {
     /// Makes the other sequences of a request whose first has just got its first token. Gives back what that sequence
     /// has left if it has ended with this token.
     pub(super) fn fork(&mut self, first: SeqId) -> Option<FinishedSequence> {
-        let request = self.requests.get_mut(first)?;
+        // One that has failed ends with the step, or has ended with it.
+        let request = self.requests.get_mut(first).filter(|request| request.failure().is_none())?;
         let num_prompt_tokens = request.num_prompt_tokens;
         let Unforked { num, like, held_end, .. } = request.take_unforked_of(first)?;
         let prompt = self.scheduler.view().tokens(first)[..num_prompt_tokens as usize].to_vec();

@@ -384,3 +384,23 @@ fn a_stop_token_that_a_form_needs_is_an_error_that_says_so() {
     assert_eq!(rig.generate(with("ab?", b, false)).outputs[0].token_ids, [a, EOS]);
     assert_eq!(rig.generate(with("aaa?a?b", b, false)).outputs[0].token_ids.last(), Some(&b));
 }
+
+/// The first output fails before the others are made of it: that is the end of the request, and of nothing else.
+#[test]
+fn outputs_that_fail_with_their_first_token_are_one_error() {
+    for rig in both_loops(64, |_, _| EOS) {
+        for prompts in [&["x"][..], &["x", "yz"]] {
+            let params = SamplingParams {
+                n: 3,
+                temperature: 1.0,
+                allowed_token_ids: Some(vec![EOS]),
+                ..params(json!({"regex": "a{2,6}"}), 12)
+            };
+            let error = rig.llm.generate(prompts.iter().copied(), &params).unwrap_err();
+            let cause = std::error::Error::source(&error).map(ToString::to_string).unwrap_or_default();
+            assert!(cause.contains("allowed_token_ids, structured_outputs together"), "{cause}");
+            rig.check_alive();
+            rig.check_idle();
+        }
+    }
+}
