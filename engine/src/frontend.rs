@@ -98,7 +98,7 @@ impl Frontend {
         guarded("checking the request", || {
             let (params, _) = self.check_params(&request)?;
             let token_ids = self.tokenize_within(request.prompt, &params)?.token_ids;
-            self.check_length(&token_ids)?;
+            self.check_length(&token_ids, usize::from(!request.prompt_alone))?;
             self.grammar(&params, &token_ids)?.map(|grammar| grammar.wait()).transpose()?;
             request.prompt = Prompt::TokenIds(token_ids);
             Ok(request)
@@ -118,7 +118,7 @@ impl Frontend {
     /// A beginning as a prompt has it, with the names of its full blocks.
     pub(crate) fn beginning(&self, prompt: Prompt) -> Result<(Vec<u32>, BlockHashes)> {
         let token_ids = self.render(prompt)?.token_ids;
-        self.check_length(&token_ids)?;
+        self.check_length(&token_ids, 1)?;
         let hashes = self.hasher.hash(&token_ids, CacheSalt::NONE);
         Ok((token_ids, hashes))
     }
@@ -151,10 +151,15 @@ impl Frontend {
     }
 
     fn try_prepare(&self, request: Request, arrival: Arrival) -> Result<Prepared> {
-        let (params, beams) = self.check_params(&request)?;
+        let (mut params, mut beams) = self.check_params(&request)?;
         let RenderedPrompt { text, token_ids } = self.tokenize_within(request.prompt, &params)?;
-        self.check_length(&token_ids)?;
-        let grammar = self.grammar(&params, &token_ids)?;
+        self.check_length(&token_ids, usize::from(!request.prompt_alone))?;
+        let mut grammar = self.grammar(&params, &token_ids)?;
+        if request.prompt_alone {
+            // What it says of outputs is right, and counts for nothing from here on.
+            grammar.take().map(|grammar| grammar.wait()).transpose()?;
+            (params, beams) = (request.params.of_prompt_alone().check(&self.limits)?, None);
+        }
         let drawn = arrival.seed.unwrap_or_else(|| self.seeds.draw());
         let seed = params.seed().unwrap_or(drawn);
         tracing::debug!(
@@ -197,9 +202,6 @@ impl Frontend {
             return Ok((search.as_sampling(self.limits.vocab_size).check(&self.limits)?, Some(beams)));
         }
         let mut params = request.params.check(&self.limits)?;
-        if request.prompt_alone {
-            params = request.params.of_prompt_alone().check(&self.limits)?;
-        }
         self.forbid_words(&mut params)?;
         Ok((params, None))
     }
@@ -244,14 +246,15 @@ impl Frontend {
         Ok(())
     }
 
-    /// One rule for every way in: a prompt leaves room for a token, in the context and in the KV pool.
-    fn check_length(&self, token_ids: &[u32]) -> Result<(), PromptError> {
+    /// One rule for every way in: a prompt leaves room for a token, in the KV pool, and for as many as are to come in the
+    /// context.
+    fn check_length(&self, token_ids: &[u32], least_output: usize) -> Result<(), PromptError> {
         let (num_tokens, max_model_len) = (token_ids.len(), self.max_model_len);
         let with_output = u32::try_from(num_tokens + 1).unwrap_or(u32::MAX);
         let (need, have) = (self.capacity.blocks_for(with_output), self.capacity.admissible_blocks());
         // The tighter limit is told: what is within the other may be too long all the same.
         let is_pool_tighter = u64::from(have) * u64::from(self.capacity.block_size) < max_model_len as u64;
-        if num_tokens >= max_model_len && !is_pool_tighter {
+        if num_tokens + least_output > max_model_len && !is_pool_tighter {
             return Err(PromptError::TooLong { num_tokens, max_model_len });
         }
         let pinnable = self.capacity.pinnable_blocks;

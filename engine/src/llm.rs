@@ -326,7 +326,7 @@ impl IndexedSink {
 impl EventSink for IndexedSink {
     fn send_at(&mut self, event: RequestEvent, _moment: Instant) {
         match event {
-            RequestEvent::Delta(_) | RequestEvent::SoFar(_) => {}
+            RequestEvent::PromptLogprobs(_) | RequestEvent::Delta(_) | RequestEvent::SoFar(_) => {}
             RequestEvent::Finished(output) => self.end(Some(Ok(*output))),
             RequestEvent::Failed(error) => self.end(Some(Err(error))),
         }

@@ -7,6 +7,9 @@ use crate::{Error, RequestId};
 /// What a request's stream brings. The last one is [`Finished`](Self::Finished) or [`Failed`](Self::Failed).
 #[derive(Clone, Debug)]
 pub enum RequestEvent {
+    /// The log-probabilities of the prompt, as [`RequestOutput`] has them, where they were asked for: once, before the first
+    /// piece of an output.
+    PromptLogprobs(Vec<Option<TokenLogprobs>>),
     /// More of one of its outputs.
     Delta(Delta),
     /// All of one of its outputs so far, where [`OutputKind::Cumulative`](crate::OutputKind::Cumulative) was asked for.

@@ -61,7 +61,8 @@ pub struct Request {
     /// Where it is given, the most probable continuations are searched for in this way, and `params` counts for nothing.
     pub beam_search: Option<BeamSearchParams>,
     /// Whether nothing is generated: its one output is empty, and ends with the reason `length`. The prompt is computed, with
-    /// its log-probabilities where `params` ask for them; what they say of outputs counts for nothing.
+    /// its log-probabilities where `params` ask for them; what they and `beam_search` say of outputs is checked, and counts for
+    /// nothing. Such a prompt may be as long as the context.
     pub prompt_alone: bool,
     /// On whose behalf it runs, for policies that share the device among tenants. Tenants do not share cached blocks.
     pub tenant: Option<String>,

@@ -104,7 +104,7 @@ impl RequestStream {
     pub async fn finish(mut self) -> Result<RequestOutput> {
         loop {
             match self.next().await {
-                Some(RequestEvent::Delta(_) | RequestEvent::SoFar(_)) => {}
+                Some(RequestEvent::PromptLogprobs(_) | RequestEvent::Delta(_) | RequestEvent::SoFar(_)) => {}
                 Some(RequestEvent::Finished(output)) => return Ok(*output),
                 Some(RequestEvent::Failed(error)) => return Err(error),
                 None => return Err(Error::stopped("the request's stream has ended")),

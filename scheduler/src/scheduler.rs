@@ -75,7 +75,8 @@ impl Scheduler {
     }
 
     /// Adds a sequence. Its output is bounded by its own limit, by `max_model_len` and by the pool, whichever is least;
-    /// it ends as [`FinishReason::Length`] there.
+    /// it ends as [`FinishReason::Length`] there. A prompt of `max_model_len` may ask for one token: the last token of an
+    /// output is not computed, and needs no room.
     ///
     /// # Errors
     /// An [`AddError`] for what could never run; nothing is queued then.
@@ -244,6 +245,7 @@ impl Scheduler {
         let num_tokens = match u32::try_from(new.prompt.len()) {
             Ok(0) => return Err(AddError::EmptyPrompt),
             Ok(num_tokens) if num_tokens < max_model_len => num_tokens,
+            Ok(num_tokens) if num_tokens == max_model_len && new.max_output_tokens == 1 => num_tokens,
             _ => return Err(AddError::PromptTooLong { num_tokens: new.prompt.len(), max_model_len }),
         };
         if new.max_output_tokens == 0 {
@@ -253,7 +255,8 @@ impl Scheduler {
             return Err(AddError::NeverFits { num_tokens, need, have });
         }
         let pool = self.state.cache.capacity().max_len_that_fits();
-        Ok(new.max_output_tokens.min(max_model_len - num_tokens).min(pool - num_tokens))
+        let room = max_model_len.min(pool) - num_tokens;
+        Ok(new.max_output_tokens.min(room.max(1)))
     }
 
     fn enqueue(&mut self, mut seq: Sequence) {

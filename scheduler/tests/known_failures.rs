@@ -409,11 +409,17 @@ fn br_38_prompts_at_the_limit() {
     let mut bench = bench(64, 100, 1);
     assert_eq!(add(&mut bench, 0, 1), Err(AddError::EmptyPrompt));
     let too_long = AddError::PromptTooLong { num_tokens: 100, max_model_len: 100 };
-    assert_eq!(add(&mut bench, 100, 1), Err(too_long));
+    assert_eq!(add(&mut bench, 100, 2), Err(too_long));
+    let too_long = AddError::PromptTooLong { num_tokens: 101, max_model_len: 100 };
+    assert_eq!(add(&mut bench, 101, 1), Err(too_long));
     assert_eq!(add(&mut bench, 99, 0), Err(AddError::NoOutput));
     add(&mut bench, 99, u32::MAX).unwrap();
     bench.run(10);
     assert_eq!(bench.ended()[0].sequence.reason, FinishReason::Length);
+    // One token is sampled and needs no place.
+    add(&mut bench, 100, 1).unwrap();
+    bench.run(10);
+    assert_eq!(bench.ended()[1].sequence.tokens.len(), 101);
 }
 
 #[test]

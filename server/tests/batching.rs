@@ -169,6 +169,7 @@ fn delivered_once(mut stream: RequestStream) -> Outputs {
                 delivered.resize(delivered.len().max(index + 1), Vec::new());
                 delivered[index].extend(delta.token_ids);
             }
+            RequestEvent::PromptLogprobs(_) => {}
             RequestEvent::SoFar(_) => panic!("pieces were asked for"),
             RequestEvent::Finished(output) => assert_eq!(delivered, token_ids(*output)),
             RequestEvent::Failed(error) => panic!("{error}"),

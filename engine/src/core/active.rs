@@ -38,6 +38,8 @@ pub(super) struct ActiveRequest {
     prompt: Option<String>,
     prompt_token_ids: Vec<u32>,
     prompt_logprobs: Option<Vec<Option<TokenLogprobs>>>,
+    /// Whether they have been sent, or there are none.
+    prompt_is_told: bool,
     output_kind: OutputKind,
     branches: Branches,
     /// A beam search has beams in place of branches.
@@ -97,6 +99,7 @@ impl ActiveRequest {
         }
         Self {
             prompt_logprobs: params.prompt_logprobs().map(|_| vec![None; num_prompt_tokens]),
+            prompt_is_told: params.prompt_logprobs().is_none(),
             id: new.id,
             key: new.key,
             num_prompt_tokens: new.num_prompt_tokens,
@@ -266,8 +269,18 @@ impl ActiveRequest {
     /// Sends what can be shown of one output, after a step that was committed at that moment.
     pub(super) fn emit(&mut self, seq: SeqId, moment: Instant) {
         if let Some(event) = self.branches.get_mut(seq).and_then(Branch::take_shown) {
-            self.sink.send_at(event, moment);
+            self.send_piece(event, moment);
         }
+    }
+
+    /// Sends a piece of an output. What is known of the prompt comes before the first.
+    fn send_piece(&mut self, event: RequestEvent, moment: Instant) {
+        if !std::mem::replace(&mut self.prompt_is_told, true)
+            && let Some(prompt) = self.prompt_logprobs.clone()
+        {
+            self.sink.send_at(RequestEvent::PromptLogprobs(prompt), moment);
+        }
+        self.sink.send_at(event, moment);
     }
 
     /// Sends the end, when all outputs have ended.
@@ -328,7 +341,7 @@ impl ActiveRequest {
         }
         let (last, ended) = branch.end(finished, reason);
         if let Some(event) = last.filter(|_| self.failure.is_none()) {
-            self.sink.send_at(event, moment);
+            self.send_piece(event, moment);
         }
         self.ended.push(ended);
     }

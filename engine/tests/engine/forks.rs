@@ -27,6 +27,7 @@ fn drain(mut stream: RequestStream) -> RequestOutput {
                 token_ids.extend(delta.token_ids);
                 *end = delta.finish_reason;
             }
+            RequestEvent::PromptLogprobs(_) => {}
             RequestEvent::SoFar(_) => panic!("pieces were asked for"),
             RequestEvent::Finished(output) => {
                 let told = output.outputs.iter().map(|output| {

@@ -22,6 +22,7 @@ fn bring(request: Request) -> Brought {
     loop {
         match stream.blocking_next().expect("a stream ends with an event") {
             RequestEvent::Delta(delta) => join(&mut deltas[delta.index as usize], delta),
+            RequestEvent::PromptLogprobs(_) => {}
             RequestEvent::SoFar(all) => so_far[all.index as usize].push(all),
             RequestEvent::Finished(end) => return Brought { deltas, so_far, end: *end },
             RequestEvent::Failed(error) => panic!("{error}"),

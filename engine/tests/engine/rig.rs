@@ -142,6 +142,7 @@ pub(crate) fn drain(mut stream: quire_engine::RequestStream) -> (Vec<String>, Re
                 pieces.push(delta.text);
                 token_ids.extend(delta.token_ids);
             }
+            RequestEvent::PromptLogprobs(_) => {}
             RequestEvent::SoFar(_) => panic!("pieces were asked for"),
             RequestEvent::Finished(output) => {
                 assert!(stream.blocking_next().is_none());

@@ -178,7 +178,7 @@ impl Replay {
     }
 
     fn add(&mut self, added: &Added) -> Result<(), RecordingError> {
-        let fits = added.prompt_tokens < self.scheduler.effective_config().max_model_len;
+        let fits = added.prompt_tokens <= self.scheduler.effective_config().max_model_len;
         if !fits {
             return Err(self.refused(&format!("a prompt of {} tokens", added.prompt_tokens)));
         }

@@ -48,7 +48,8 @@ impl State {
                 .map(u64::from);
         (1..=num_tokens).contains(&prompt)
             && max_output > 0
-            && prompt + max_output <= max_len
+            && prompt + max_output <= max_len.max(prompt + 1)
+            && prompt <= max_len
             && num_tokens + unread <= prompt + max_output
             && computed + in_flight <= num_tokens + unread
             && seq.last_served <= self.schedule

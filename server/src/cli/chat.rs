@@ -145,7 +145,7 @@ impl Chat<'_> {
                     write!(stdout, "{}", delta.text).and_then(|()| stdout.flush()).map_err(Error::Stdout)?;
                     answer.push_str(&delta.text);
                 }
-                Some(RequestEvent::SoFar(_)) => {}
+                Some(RequestEvent::PromptLogprobs(_) | RequestEvent::SoFar(_)) => {}
                 Some(RequestEvent::Failed(error)) => return Err(error.into()),
                 Some(RequestEvent::Finished(_)) | None => break,
             }

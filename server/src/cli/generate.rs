@@ -150,7 +150,7 @@ async fn run_one(engine: &dyn EngineClient, mut request: Request, format: Output
             RequestEvent::Delta(delta) if is_written_at_once => {
                 write!(stdout, "{}", delta.text).and_then(|()| stdout.flush()).map_err(Error::Stdout)?;
             }
-            RequestEvent::Delta(_) | RequestEvent::SoFar(_) => {}
+            RequestEvent::PromptLogprobs(_) | RequestEvent::Delta(_) | RequestEvent::SoFar(_) => {}
             RequestEvent::Finished(output) => {
                 return match is_written_at_once {
                     true => writeln!(stdout).map_err(Error::Stdout),

@@ -1,6 +1,6 @@
 //! Streamed answers of both APIs: chunks with choices, the usage, the end.
 
-use quire_engine::{Delta, RequestEvent, RequestOutput};
+use quire_engine::{Delta, RequestEvent, RequestOutput, TokenLogprobs};
 use serde::Serialize;
 
 use super::answer::Head;
@@ -18,6 +18,9 @@ pub(crate) trait ChoiceWriter: Send + 'static {
 
     /// Writes what comes before the tokens of a piece are counted.
     fn begin(&mut self, _index: u32, _chunks: &mut ChunkSink<'_>) {}
+
+    /// Takes the log-probabilities of the prompt of the request at `place`, which come before its first piece.
+    fn prompt(&mut self, _place: usize, _logprobs: Vec<Option<TokenLogprobs>>) {}
 
     /// Writes a piece of the request at `place`.
     fn delta(&mut self, place: usize, delta: Delta, chunks: &mut ChunkSink<'_>);
@@ -114,6 +117,7 @@ impl<W: ChoiceWriter> Chunks<W> {
 impl<W: ChoiceWriter> EventWriter for Chunks<W> {
     fn write(&mut self, place: usize, event: RequestEvent, out: &mut Events) -> Result<(), ApiError> {
         match event {
+            RequestEvent::PromptLogprobs(logprobs) => self.writer.prompt(place, logprobs),
             RequestEvent::Delta(_) if self.writer.comes_whole() => {}
             RequestEvent::Delta(delta) => self.delta(place, delta, out),
             RequestEvent::Finished(output) => self.finished(place, &output, out),

@@ -18,9 +18,10 @@ use super::beams::BeamFields;
 use super::body::Body;
 use super::caller::Caller;
 use super::chunks::{ChoiceWriter, ChunkSink, Chunks};
+use super::echo::Echo;
 use super::error::ApiError;
 use super::field_names::FieldNames;
-use super::logprobs::{self, CompletionLogprobs, TokenForm};
+use super::logprobs::{CompletionLogprobs, TokenForm};
 use super::service::Service;
 use super::streaming::{self, Streaming};
 use super::{common, events, prompts, request_id, sampling};
@@ -32,14 +33,15 @@ pub(crate) async fn completions(
 ) -> Result<Response, ApiError> {
     let asked = Asked::take(&service, &caller, &mut body)?;
     service.pass_over(&[body.rest(), asked.without_effect.clone()].concat(), &caller)?;
-    let form = Form {
+    let mut form = Form {
         num_outputs: asked.params.n as usize,
         token_form: asked.token_form,
         has_logprobs: asked.params.logprobs.is_some(),
         is_prompt_alone: asked.is_prompt_alone,
         is_search: asked.beams.is_some(),
-        echoes: asked.echoes(&service).await?,
+        echoes: Vec::new(),
     };
+    let echoed = if asked.echo { asked.prompts.clone() } else { Vec::new() };
     let id = &asked.head.id;
     let tenant = service.tenant(&caller);
     let mut requests = common::requests(id, asked.prompts, &asked.params, &asked.common, tenant);
@@ -50,6 +52,11 @@ pub(crate) async fn completions(
     let names = asked.names;
     let prepared = service.prepare(&caller, requests, asked.max_tokens).await;
     let prepared = prepared.map_err(|error| names.translate(error))?;
+    let echoes = echoed
+        .into_iter()
+        .zip(&prepared.requests)
+        .map(|(prompt, request)| Echo::of(&service, prompt, request.prompt(), &asked.params));
+    form.echoes = try_join_all(echoes).await?;
     let mut usage = prepared.usage().with_details(service.settings.enable_prompt_tokens_details);
     let head = asked.head;
     if let Some(streaming) = asked.streaming {
@@ -106,7 +113,7 @@ impl Asked {
         let mode = service.engine.config().map(|config| config.logprobs_mode).unwrap_or_default();
         let without_effect = beams.as_ref().map(|beams| beams.without_effect(mode)).unwrap_or_default();
         let beams = beams.map(|beams| beams.search(&params)).transpose();
-        let beams = beams.map_err(|error| names.translate(error))?.filter(|_| !is_prompt_alone);
+        let beams = beams.map_err(|error| names.translate(error))?;
         if beams.is_some() {
             names.add("beam_width", "n");
         }
@@ -115,11 +122,7 @@ impl Asked {
             return Err(ApiError::bad_field("prompt_logprobs", message));
         }
         if echo && params.logprobs.is_some() {
-            if streaming.is_some() && !is_prompt_alone {
-                let message = "echo with logprobs is not built for streams: expected stream = false";
-                return Err(ApiError::not_built("echo", message));
-            }
-            params.prompt_logprobs = params.prompt_logprobs.max(params.logprobs);
+            params.prompt_logprobs = most(params.prompt_logprobs, params.logprobs);
         }
         let token_form = service.settings.token_form(body.take_bool("return_tokens_as_token_ids")?);
         let common = common::CommonFields::take(body)?;
@@ -140,23 +143,11 @@ impl Asked {
             common,
         })
     }
+}
 
-    /// The texts that outputs begin with, a prompt each. A character that a prompt begins and does not end comes with the
-    /// text of the output.
-    async fn echoes(&self, service: &Service) -> Result<Option<Vec<String>>, ApiError> {
-        if !self.echo {
-            return Ok(None);
-        }
-        let texts = self.prompts.iter().map(async |prompt| match prompt {
-            Prompt::Text(text) | Prompt::BareText(text) => Ok(text.clone()),
-            Prompt::TokenIds(token_ids) if self.params.detokenize => {
-                service.engine.text_before(token_ids.clone()).await
-            }
-            Prompt::TokenIds(token_ids) => service.engine.detokenize(token_ids.clone()).await,
-            Prompt::Chat(_) => unreachable!("a completion has no conversation"),
-        });
-        Ok(Some(try_join_all(texts).await?))
-    }
+/// The larger number of log-probabilities: -1 is all of them.
+fn most(one: Option<i64>, other: Option<i64>) -> Option<i64> {
+    if [one, other].contains(&Some(-1)) { Some(-1) } else { one.max(other) }
 }
 
 #[derive(Debug, Serialize)]
@@ -189,7 +180,8 @@ struct Form {
     num_outputs: usize,
     has_logprobs: bool,
     token_form: TokenForm,
-    echoes: Option<Vec<String>>,
+    /// What they begin with, a prompt each; empty where that is nothing.
+    echoes: Vec<Echo>,
 }
 
 impl Form {
@@ -205,46 +197,23 @@ impl Form {
     }
 
     fn choice(&self, place: usize, index: usize, one: &CompletionOutput, of: &RequestOutput) -> Choice {
-        let echo = self.echo(place);
+        let echo = self.echoes.get(place);
         let logprobs = self.has_logprobs.then(|| {
             let mut logprobs = CompletionLogprobs::default();
-            let is_echoed = self.echoes.is_some();
-            let start = if is_echoed { push_prompt(&mut logprobs, echo, of, self.token_form) } else { 0 };
+            let prompt = of.prompt_logprobs.as_deref().unwrap_or_default();
+            let start = echo.map_or(0, |echo| echo.push_tokens(&mut logprobs, prompt, self.token_form));
             push_all(&mut logprobs, one.logprobs.as_deref().unwrap_or_default(), start, self.token_form);
             logprobs
         });
         Choice {
             index: place * self.num_outputs + index,
-            text: format!("{echo}{}", one.text),
+            text: format!("{}{}", echo.map_or("", |echo| &echo.text), one.text),
             logprobs,
             finish_reason: Some(one.finish_reason),
             stop_reason: one.stop_reason.clone(),
             prompt_logprobs: of.prompt_logprobs.as_deref().map(common::prompt_logprobs),
         }
     }
-
-    /// What the outputs of a prompt begin with.
-    fn echo(&self, place: usize) -> &str {
-        self.echoes.as_ref().map(|echoes| echoes[place].as_str()).unwrap_or_default()
-    }
-}
-
-/// Adds the tokens of an echoed prompt; returns where what follows them stands.
-fn push_prompt(
-    logprobs: &mut CompletionLogprobs,
-    text: &str,
-    output: &RequestOutput,
-    form: TokenForm,
-) -> usize {
-    let prompt = output.prompt_logprobs.as_deref().unwrap_or_default();
-    let known: usize = prompt.iter().flatten().map(|token| logprobs::num_bytes(&token.token)).sum();
-    // The first token has no entry: its text is what the others leave.
-    let first_text = text.get(..text.len().saturating_sub(known)).unwrap_or_default();
-    let first_id = output.prompt_token_ids.first().copied().unwrap_or_default();
-    prompt.iter().fold(0, |offset, token| match token {
-        Some(token) => logprobs.push(token, offset, form),
-        None => logprobs.push_first(first_id, first_text, form),
-    })
 }
 
 fn push_all(
@@ -261,11 +230,25 @@ struct Choices {
     form: Form,
     /// Where the next token of each choice stands in its text; none before its first event.
     offsets: Vec<Option<usize>>,
+    /// The log-probabilities of each prompt, once they are known.
+    prompts: Vec<Vec<Option<TokenLogprobs>>>,
 }
 
 impl Choices {
     fn new(form: Form, num_prompts: usize) -> Self {
-        Self { offsets: vec![None; num_prompts * form.num_outputs], form }
+        let offsets = vec![None; num_prompts * form.num_outputs];
+        Self { offsets, prompts: vec![Vec::new(); num_prompts], form }
+    }
+
+    /// What a choice begins with, and where its first token stands.
+    fn opening(&self, place: usize) -> (&str, CompletionLogprobs, usize) {
+        let mut logprobs = CompletionLogprobs::default();
+        let Some(echo) = self.form.echoes.get(place) else { return ("", logprobs, 0) };
+        let start = match self.form.has_logprobs {
+            true => echo.push_tokens(&mut logprobs, &self.prompts[place], self.form.token_form),
+            false => 0,
+        };
+        (&echo.text, logprobs, start)
     }
 }
 
@@ -275,14 +258,16 @@ impl ChoiceWriter for Choices {
     fn delta(&mut self, place: usize, delta: Delta, chunks: &mut ChunkSink<'_>) {
         let index = place * self.form.num_outputs + delta.index as usize;
         let mut text = delta.text;
-        let start = self.offsets[index].unwrap_or_else(|| {
-            let echo = self.form.echo(place);
-            text.insert_str(0, echo);
-            echo.chars().count()
-        });
+        let (mut logprobs, start) = match self.offsets[index] {
+            Some(start) => (CompletionLogprobs::default(), start),
+            None => {
+                let (echo, logprobs, start) = self.opening(place);
+                text.insert_str(0, echo);
+                (logprobs, start)
+            }
+        };
         let mut end = start;
         let logprobs = delta.logprobs.map(|tokens| {
-            let mut logprobs = CompletionLogprobs::default();
             end = push_all(&mut logprobs, &tokens, start, self.form.token_form);
             logprobs
         });
@@ -292,6 +277,12 @@ impl ChoiceWriter for Choices {
         }
         let (finish_reason, stop_reason) = (delta.finish_reason, delta.stop_reason);
         chunks.send(ChunkChoice { index, text, logprobs, finish_reason, stop_reason });
+    }
+
+    fn prompt(&mut self, place: usize, logprobs: Vec<Option<TokenLogprobs>>) {
+        if self.form.has_logprobs && !self.form.echoes.is_empty() {
+            self.prompts[place] = logprobs;
+        }
     }
 
     fn comes_whole(&self) -> bool {

@@ -54,12 +54,11 @@ impl CompletionLogprobs {
     }
 
     /// Adds the first token of a prompt, which nothing predicts.
-    pub(crate) fn push_first(&mut self, token_id: u32, text: &str, form: TokenForm) -> usize {
+    pub(crate) fn push_first(&mut self, token_id: u32, text: &str, form: TokenForm) {
         self.text_offset.push(0);
         self.token_logprobs.push(None);
         self.tokens.push(form.write_as(token_id, text));
         self.top_logprobs.push(None);
-        text.chars().count()
     }
 }
 
@@ -70,11 +69,6 @@ fn num_characters(token: &TokenLogprob) -> usize {
         .bytes
         .as_ref()
         .map_or_else(|| token.token.chars().count(), |bytes| bytes.iter().filter(begins).count())
-}
-
-/// Bytes of a text that a token is.
-pub(crate) fn num_bytes(token: &TokenLogprob) -> usize {
-    token.bytes.as_ref().map_or(token.token.len(), Vec::len)
 }
 
 /// `logprobs` of a chat's choice.

@@ -20,6 +20,7 @@ mod connection;
 mod conversation;
 mod cors;
 mod debug;
+mod echo;
 mod error;
 mod event_buffer;
 mod events;

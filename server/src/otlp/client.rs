@@ -108,7 +108,7 @@ impl EventSink for TracedSink {
         match &event {
             RequestEvent::Finished(output) => self.stages.record(&self.tracer, output),
             RequestEvent::Failed(error) => self.stages.record_failure(&self.tracer, &error.to_string()),
-            RequestEvent::Delta(_) | RequestEvent::SoFar(_) => {}
+            RequestEvent::PromptLogprobs(_) | RequestEvent::Delta(_) | RequestEvent::SoFar(_) => {}
         }
         self.sink.send_at(event, moment);
     }

@@ -164,7 +164,7 @@ impl Batch<'_> {
                 }
                 RequestEvent::Finished(output) => check_output(shape.output_len, &output)?,
                 RequestEvent::Failed(error) => return Err(error.into()),
-                RequestEvent::Delta(_) | RequestEvent::SoFar(_) => {}
+                RequestEvent::PromptLogprobs(_) | RequestEvent::Delta(_) | RequestEvent::SoFar(_) => {}
             }
         }
         let (first, last, num_tokens) = seen.unwrap_or((started, started, 1));

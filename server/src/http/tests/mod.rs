@@ -5,6 +5,7 @@ mod chat;
 mod completions;
 mod connections;
 mod deploy;
+mod echo;
 mod errors;
 mod known_failures;
 mod limits;
