@@ -18,6 +18,7 @@
 //! assert_eq!(deltas[2], ChatDelta::Arguments { index: 0, part: "{\"a\": 1}".to_owned() });
 //! ```
 
+mod answer_tokens;
 mod call_id;
 mod delta;
 mod hermes;
@@ -36,6 +37,7 @@ mod tool;
 mod tool_choice;
 mod tool_format;
 
+pub use answer_tokens::AnswerTokens;
 pub use delta::{ChatDelta, ChatOutput, ToolCall};
 pub use parser::{ChatParser, ChatParserOptions, ToolParsing};
 pub use reasoning::{ReasoningFormat, ReasoningPlace};

@@ -92,6 +92,16 @@ impl Reasoning {
         Self { place, is_implied }
     }
 
+    /// Whether what follows is reasoning.
+    pub(super) fn has_begun(&self) -> bool {
+        matches!(self.place, Place::Inside(_))
+    }
+
+    /// Whether what follows is no reasoning.
+    pub(super) fn has_ended(&self) -> bool {
+        matches!(self.place, Place::After)
+    }
+
     /// Takes a character. What is no reasoning goes to `answer`.
     pub(super) fn take(&mut self, c: char, sink: &mut Sink, answer: &mut impl FnMut(char, &mut Sink)) {
         match &mut self.place {

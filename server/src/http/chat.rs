@@ -5,8 +5,10 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use quire_engine::chat::{ChatDelta, ChatOutput, ChatParser, ReasoningPlace};
-use quire_engine::{CompletionOutput, Delta, Prompt, RequestOutput, SamplingParams, StopReason};
+use quire_engine::chat::{AnswerTokens, ChatDelta, ChatOutput, ChatParser, ReasoningPlace};
+use quire_engine::{
+    CompletionOutput, Delta, Prompt, RequestOutput, SamplingParams, StopReason, TokenLogprobs,
+};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
@@ -173,6 +175,11 @@ impl Form {
         (!is_hidden).then(|| delta.into())
     }
 
+    /// What tells the tokens that are shown, where not all of an output are.
+    fn shown_tokens(&self) -> Option<AnswerTokens<TokenLogprobs>> {
+        (!self.shows_reasoning).then(|| AnswerTokens::new(&self.reading.of_output()))
+    }
+
     fn completion(&self, head: Head, output: RequestOutput, usage: Usage) -> Completion {
         let choices = output.outputs.into_iter().map(|one| self.choice(one)).collect();
         Completion {
@@ -185,27 +192,56 @@ impl Form {
         let said = ChatParser::parse(self.reading.of_output(), &output.text);
         let said = ChatOutput { reasoning: said.reasoning.filter(|_| self.shows_reasoning), ..said };
         let has_called = self.reading.ends_to_call && !said.tool_calls.is_empty();
+        let logprobs = output.logprobs.map(|tokens| shown(&mut self.shown_tokens(), tokens, true));
         Choice {
             index: output.index as usize,
             message: Message::new(&self.role, &self.echo, said),
-            logprobs: output.logprobs.as_deref().map(|tokens| ChatLogprobs::of(tokens, self.token_form)),
+            logprobs: logprobs.map(|tokens| ChatLogprobs::of(&tokens, self.token_form)),
             finish_reason: ChatFinish::of(output.finish_reason, has_called),
             stop_reason: output.stop_reason,
         }
     }
 }
 
+/// The tokens that are shown of those that have come, and of those that were kept back before.
+fn shown(
+    of_answer: &mut Option<AnswerTokens<TokenLogprobs>>,
+    tokens: Vec<TokenLogprobs>,
+    is_end: bool,
+) -> Vec<TokenLogprobs> {
+    let Some(of_answer) = of_answer else { return tokens };
+    let mut shown = Vec::with_capacity(tokens.len());
+    for token in tokens {
+        shown.extend(of_answer.push(&token.token.token.clone(), token));
+    }
+    if is_end {
+        shown.extend(of_answer.finish());
+    }
+    shown
+}
+
 /// Writes the choices of a stream.
 struct Choices {
     form: Form,
-    /// What reads each choice, and whether its role was told.
-    choices: Vec<(ChatParser, bool)>,
+    choices: Vec<OpenChoice>,
+}
+
+/// A choice of a stream.
+struct OpenChoice {
+    parser: ChatParser,
+    shown_tokens: Option<AnswerTokens<TokenLogprobs>>,
+    /// Whether its role was told.
+    has_begun: bool,
 }
 
 impl Choices {
     fn new(form: Form, num_choices: usize) -> Self {
-        let choices = (0..num_choices).map(|_| (ChatParser::new(form.reading.of_output()), false)).collect();
-        Self { form, choices }
+        let open = |_| OpenChoice {
+            parser: ChatParser::new(form.reading.of_output()),
+            shown_tokens: form.shown_tokens(),
+            has_begun: false,
+        };
+        Self { choices: (0..num_choices).map(open).collect(), form }
     }
 }
 
@@ -215,7 +251,7 @@ impl ChoiceWriter for Choices {
     /// The first chunk of a choice says who speaks, and what is shown of the message that is continued.
     fn begin(&mut self, index: u32, chunks: &mut ChunkSink<'_>) {
         let index = index as usize;
-        if !std::mem::replace(&mut self.choices[index].1, true) {
+        if !std::mem::replace(&mut self.choices[index].has_begun, true) {
             let delta = MessageDelta::first(&self.form.role, self.form.echo.clone());
             chunks.send(ChunkChoice { index, delta, logprobs: None, finish_reason: None, stop_reason: None });
         }
@@ -223,18 +259,20 @@ impl ChoiceWriter for Choices {
 
     fn delta(&mut self, _place: usize, delta: Delta, chunks: &mut ChunkSink<'_>) {
         let index = delta.index as usize;
-        let parser = &mut self.choices[index].0;
+        let OpenChoice { parser, shown_tokens, .. } = &mut self.choices[index];
+        let is_end = delta.finish_reason.is_some();
         let mut said = parser.push(&delta.text);
-        if delta.finish_reason.is_some() {
+        if is_end {
             said.extend(parser.finish());
         }
         let has_called = self.form.reading.ends_to_call && parser.num_tool_calls() > 0;
         let mut end =
             delta.finish_reason.map(|reason| (ChatFinish::of(reason, has_called), delta.stop_reason));
-        let mut logprobs =
-            delta.logprobs.as_deref().map(|tokens| ChatLogprobs::of(tokens, self.form.token_form));
+        let tokens = delta.logprobs.map(|tokens| shown(shown_tokens, tokens, is_end));
+        let tokens = tokens.filter(|tokens| !tokens.is_empty());
+        let mut logprobs = tokens.map(|tokens| ChatLogprobs::of(&tokens, self.form.token_form));
         let mut pieces: Vec<_> = said.into_iter().filter_map(|delta| self.form.shown(delta)).collect();
-        if pieces.is_empty() && (end.is_some() || logprobs.is_some()) {
+        if pieces.is_empty() && (is_end || logprobs.is_some()) {
             pieces.push(MessageDelta::content(String::new()));
         }
         let num_pieces = pieces.len();

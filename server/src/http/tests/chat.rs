@@ -178,6 +178,52 @@ async fn calls_and_reasoning_are_told_apart_in_both_forms() {
     assert_eq!(plain["choices"][0]["finish_reason"], "stop");
 }
 
+/// Neither in text nor in log-probabilities, streamed or not; the usage counts it.
+#[tokio::test]
+async fn reasoning_that_is_not_wanted_is_left_out_everywhere() {
+    let tokens = |choice: &Value| -> Vec<String> {
+        let content = choice["logprobs"]["content"].as_array().into_iter().flatten();
+        content.map(|token| token["token"].as_str().expect("a text").to_owned()).collect()
+    };
+    for (answer, has_reasoning, content) in [
+        ("<think>hm</think>Well.", true, "Well."),
+        (" <think>hm</think>", true, ""),
+        ("<think>hm", true, ""),
+        ("<thin air", false, "<thin air"),
+        ("", false, ""),
+    ] {
+        let rig = reading(answer);
+        let body = json!({"messages": hello(), "logprobs": true, "max_tokens": 100, "temperature": 0, "include_reasoning": false});
+        let (status, whole) = rig.post(PATH, body.clone()).await;
+        assert_eq!(status, StatusCode::OK, "{whole}");
+        let choice = &whole["choices"][0];
+        assert_eq!(choice["message"]["content"].as_str().unwrap_or_default(), content, "{whole}");
+        assert!(choice["message"].get("reasoning").is_none(), "{whole}");
+        let shown = tokens(choice).concat();
+        assert_eq!(shown.replace("<|im_end|>", ""), content, "{whole}");
+        assert_eq!(whole["usage"]["completion_tokens"], answer.len() + 1);
+        let mut streamed = body.clone();
+        streamed["stream"] = true.into();
+        streamed["stream_options"] = json!({"include_usage": true});
+        let events = rig.stream(PATH, streamed).await;
+        let (usage, events) = events.split_last().expect("usage comes last");
+        assert_eq!(usage["usage"], whole["usage"]);
+        let (said, reason) = joined(events);
+        assert_eq!((said["content"].as_str(), &reason), (Some(content), &choice["finish_reason"]));
+        assert_eq!(said["reasoning_content"], "");
+        let told: Vec<String> = events.iter().flat_map(|event| tokens(&event["choices"][0])).collect();
+        assert_eq!(told, tokens(choice), "{answer}");
+        // The first and the last piece say other things.
+        let num_empty = events.iter().filter(|event| event["choices"][0]["delta"]["content"] == "").count();
+        assert!(num_empty <= 2, "{events:?}");
+        let mut with = body;
+        with["include_reasoning"] = true.into();
+        let (_, with) = rig.post(PATH, with).await;
+        assert_eq!(tokens(&with["choices"][0]).len(), answer.len() + 1, "{with}");
+        assert_eq!(with["choices"][0]["message"]["reasoning"].is_string(), has_reasoning, "{with}");
+    }
+}
+
 #[tokio::test]
 async fn tools_need_a_server_that_reads_calls() {
     let rig = Rig::new();
