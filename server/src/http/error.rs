@@ -1,5 +1,7 @@
 //! What a client is told went wrong.
 
+use std::borrow::Cow;
+
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::{IntoResponse, Response};
 use quire_engine::ErrorKind;
@@ -8,7 +10,9 @@ use serde_json::{Value, json};
 use crate::error::with_causes;
 
 /// Beyond this a message is cut.
-const MAX_MESSAGE_BYTES: usize = 4096;
+const MAX_MESSAGE_BYTES: usize = 600;
+/// Beyond this the name of a field is.
+const MAX_NAME_BYTES: usize = 64;
 
 /// An error on its way to a client. The body is written by [`ErrorForm`], since it depends on the server's settings.
 #[derive(Clone, Debug, PartialEq)]
@@ -34,12 +38,7 @@ pub(crate) enum ErrorForm {
 impl ApiError {
     /// A message of any length: what a client sent may be part of it, and is not sent back whole.
     pub(crate) fn new(status: StatusCode, message: impl Into<String>) -> Self {
-        let mut message = message.into();
-        if message.len() > MAX_MESSAGE_BYTES {
-            message.truncate(message.floor_char_boundary(MAX_MESSAGE_BYTES));
-            message.push_str(" ...");
-        }
-        Self { status, message, param: None, retry_after_s: None }
+        Self { status, message: message.into(), param: None, retry_after_s: None }
     }
 
     /// A request that is wrong, in a field.
@@ -68,9 +67,9 @@ impl ApiError {
     /// The error as an object: what an event of a stream holds as well.
     pub(crate) fn to_json(&self, form: ErrorForm) -> Value {
         let error = json!({
-            "message": self.message,
+            "message": shortened(&self.message, MAX_MESSAGE_BYTES),
             "type": self.kind(),
-            "param": self.param,
+            "param": self.param.as_deref().map(shortened_name),
             "code": self.status.as_u16(),
         });
         match form {
@@ -94,6 +93,22 @@ impl ApiError {
         }
         response
     }
+}
+
+/// A text of so many bytes at most, more or less. What is long about a message is a value in its midst: the beginning says which,
+/// the end what is wrong with it.
+fn shortened(text: &str, max_bytes: usize) -> Cow<'_, str> {
+    if text.len() <= max_bytes {
+        return text.into();
+    }
+    let head = &text[..text.floor_char_boundary(max_bytes / 2)];
+    let tail = &text[text.ceil_char_boundary(text.len() - max_bytes / 2)..];
+    format!("{head} ... {tail}").into()
+}
+
+/// The name of a field that a client made up.
+pub(crate) fn shortened_name(name: &str) -> Cow<'_, str> {
+    shortened(name, MAX_NAME_BYTES)
 }
 
 impl From<quire_engine::Error> for ApiError {
@@ -157,9 +172,14 @@ mod tests {
 
     #[test]
     fn a_value_of_megabytes_is_not_sent_back_whole() {
-        let error = ApiError::bad_field("temperature", format!("temperature is {}", "ü".repeat(1 << 20)));
-        assert!(error.message.starts_with("temperature is ü") && error.message.ends_with("ü ..."));
-        assert!(error.message.len() <= MAX_MESSAGE_BYTES + " ...".len());
+        let long = "ü".repeat(1 << 20);
+        let error = ApiError::bad_field(&long, format!("temperature is {long}: expected a number"));
+        let told = &error.to_json(ErrorForm::Nested)["error"];
+        let (message, param) = (told["message"].as_str(), told["param"].as_str());
+        let (message, param) = (message.expect("a text"), param.expect("a name"));
+        assert!(message.starts_with("temperature is ü") && message.ends_with("ü: expected a number"));
+        assert!(message.len() <= MAX_MESSAGE_BYTES + " ... ".len() && message.contains(" ... "));
+        assert!(param.len() <= MAX_NAME_BYTES + " ... ".len(), "{param}");
     }
 
     #[test]

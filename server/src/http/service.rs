@@ -10,7 +10,7 @@ use quire_engine::{EngineClient, PreparedRequest, Prompt, Request, RequestStream
 
 use super::caller::Caller;
 use super::connection::Connection;
-use super::error::ApiError;
+use super::error::{ApiError, shortened_name};
 use super::lifecycle::{Lifecycle, OpenRequest};
 use super::limits::{KeyGuard, KeyUse};
 use super::pace::Pace;
@@ -154,15 +154,16 @@ impl Service {
     pub(crate) fn pass_over(&self, fields: &[&str], caller: &Caller) -> Result<(), ApiError> {
         let is_strict = self.settings.is_strict || caller.is_strict;
         for &field in fields {
+            let name = shortened_name(field);
             if is_strict {
                 return Err(ApiError::bad_field(
                     field,
-                    format!("{field} has no effect, and a strict server was asked for"),
+                    format!("{name} has no effect, and a strict server was asked for"),
                 ));
             }
             let mut warned = self.warned.lock();
-            if warned.len() < MAX_WARNED && warned.insert(field.to_owned()) {
-                tracing::warn!(target: "quire::server", "the field {field:?} of requests has no effect; said once");
+            if warned.len() < MAX_WARNED && warned.insert(name.clone().into_owned()) {
+                tracing::warn!(target: "quire::server", "the field {name:?} of requests has no effect; said once");
             }
         }
         Ok(())

@@ -4,14 +4,14 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use quire_engine::Prompt;
+use quire_engine::{Prompt, Request};
 use serde_json::{Value, json};
 
 use super::body::Body;
 use super::caller::Caller;
 use super::error::ApiError;
 use super::service::Service;
-use super::{conversation, prompts};
+use super::{conversation, prompts, sampling};
 
 /// The tokens that a completion, or a chat, would begin with.
 pub(crate) async fn tokenize(
@@ -21,11 +21,12 @@ pub(crate) async fn tokenize(
 ) -> Result<Json<Value>, ApiError> {
     service.model_name(body.take_text("model")?)?;
     let prompt = take_prompt(&mut body)?;
+    let is_chat = matches!(prompt, Prompt::Chat(_));
     let max_model_len = service.engine.model().max_model_len;
     let kept = take_truncation(&mut body, max_model_len)?;
     let has_strs = body.take_bool("return_token_strs")?.unwrap_or(false);
+    check_params(&service, &body, is_chat).await?;
     service.pass_over(&body.rest(), &caller)?;
-    let is_chat = matches!(prompt, Prompt::Chat(_));
     let tokens = service.engine.tokenize(prompt).await.map_err(|error| {
         let error = ApiError::from(error);
         let is_of_chat = is_chat && error.param.as_deref() == Some("prompt");
@@ -42,7 +43,11 @@ pub(crate) async fn tokenize(
 fn take_prompt(body: &mut Body) -> Result<Prompt, ApiError> {
     match (body.peek("prompt").is_some(), body.peek("messages").is_some()) {
         (true, true) => Err(ApiError::bad_field("messages", "prompt and messages exclude each other")),
-        (false, true) => Ok(Prompt::Chat(conversation::take(body)?.0)),
+        (false, true) => {
+            let (chat, tools) = conversation::take(body)?;
+            tools.check()?;
+            Ok(Prompt::Chat(chat))
+        }
         (false, false) => Err(ApiError::bad_field("prompt", "expected prompt or messages")),
         (true, false) => {
             let is_bare = body.take_bool("add_special_tokens")? == Some(false);
@@ -50,6 +55,22 @@ fn take_prompt(body: &mut Body) -> Result<Prompt, ApiError> {
             Ok(if is_bare { prompts::bare(prompt) } else { prompt })
         }
     }
+}
+
+/// The body of a chat, or of a completion, may come here as it is: its parameters change no token, and what the other route would
+/// refuse is refused.
+async fn check_params(service: &Service, body: &Body, is_chat: bool) -> Result<(), ApiError> {
+    if body.rest().is_empty() {
+        return Ok(());
+    }
+    let (mut rest, defaults) = (body.clone(), &service.engine.model().default_params);
+    let (params, names) = match is_chat {
+        true => sampling::of_chat(&mut rest, defaults)?,
+        false => sampling::of_completion(&mut rest, defaults)?,
+    };
+    // Which prompt it is does not matter.
+    let checked = service.engine.check(Request::new(vec![0], params)).await;
+    checked.map(drop).map_err(|error| names.translate(error.into()))
 }
 
 /// Tokens that are kept, the last ones.

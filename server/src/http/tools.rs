@@ -5,6 +5,8 @@ use quire_engine::chat::{
 };
 use quire_engine::{ChatPrompt, SamplingParams, StructuredOutputs};
 
+use serde_json::Value;
+
 use super::body::Body;
 use super::error::ApiError;
 use super::field_names::FieldNames;
@@ -42,6 +44,16 @@ impl AskedTools {
         }
         Ok(Self { tools, choice, is_parallel })
     }
+
+    /// Refuses a choice of what there is not.
+    pub(crate) fn check(&self) -> Result<(), ApiError> {
+        self.schema().map(drop)
+    }
+
+    /// The form that the choice asks outputs to have, if it does.
+    fn schema(&self) -> Result<Option<Value>, ApiError> {
+        self.choice.schema(&self.tools, self.is_parallel).map_err(refuse)
+    }
 }
 
 /// How the answers of one chat are read.
@@ -56,16 +68,18 @@ impl Reading {
     /// How answers to a request with such tools are read; what the tools mean for the form of outputs is written into the
     /// parameters.
     pub(crate) fn of(
-        AskedTools { tools, choice, is_parallel }: AskedTools,
+        asked: AskedTools,
         settings: ReadingSettings,
         (params, names): (&mut SamplingParams, &mut FieldNames),
     ) -> Result<Self, ApiError> {
+        let schema = asked.schema();
+        let AskedTools { tools, choice, .. } = asked;
         if choice == ToolChoice::Auto && !tools.is_empty() && settings.tool_format.is_none() {
             let message =
                 "tool_choice auto needs a server with --enable-auto-tool-choice and --tool-call-parser";
             return Err(ApiError::bad_field("tool_choice", message));
         }
-        if let Some(schema) = choice.schema(&tools, is_parallel).map_err(refuse)? {
+        if let Some(schema) = schema? {
             if params.structured_outputs.is_some() {
                 let message = "tool_choice and a form for the output exclude each other";
                 return Err(ApiError::bad_field("tool_choice", message));
@@ -112,7 +126,7 @@ fn refuse(error: ToolError) -> ApiError {
 
 #[cfg(test)]
 mod tests {
-    use serde_json::{Value, json};
+    use serde_json::json;
 
     use super::*;
 

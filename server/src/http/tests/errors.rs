@@ -12,6 +12,7 @@ use super::rig::{Rig, VOCAB_SIZE, post, read};
 use crate::http::{ErrorForm, HttpSettings};
 
 const PATH: &str = "/v1/completions";
+const CHAT: &str = "/v1/chat/completions";
 
 #[tokio::test]
 async fn br_35_each_parameter_has_one_meaning() {
@@ -63,6 +64,89 @@ async fn br_35_each_parameter_has_one_meaning() {
     }
     let (status, _) = read(rig.send(post(PATH, r#"{"prompt": "a", "temperature": 1e999}"#)).await).await;
     assert_eq!(status, StatusCode::BAD_REQUEST);
+}
+
+/// Wherever a value is, and whatever is wrong with it.
+#[tokio::test]
+async fn no_value_is_sent_back_whole() {
+    let rig = Rig::new();
+    let long = "x".repeat(100_000);
+    let chat = json!({"messages": [{"role": "user", "content": "a"}]});
+    let tool = |name: &str| json!({"type": "function", "function": {"name": name}});
+    for (path, fields) in [
+        (PATH, json!({"model": long})),
+        (PATH, json!({"temperature": long})),
+        (PATH, json!({"guided_regex": format!("({long}")})),
+        (PATH, json!({"guided_choice": [long, ""]})),
+        (PATH, json!({"bad_words": [long, ""]})),
+        (PATH, json!({"stop": [long, ""]})),
+        (PATH, json!({"response_format": {"type": long}})),
+        (PATH, json!({"logits_processors": [long]})),
+        (PATH, json!({"structured_outputs": {long.clone(): 1}})),
+        (PATH, json!({"stream": true, "stream_options": long})),
+        (PATH, json!({"logit_bias": {long.clone(): 1}})),
+        (CHAT, json!({"tool_choice": long})),
+        (CHAT, json!({"tool_choice": tool(&long)})),
+        (CHAT, json!({"tools": [tool(&long), tool(&long)]})),
+        (CHAT, json!({"tools": long})),
+        (CHAT, json!({"chat_template": format!("{{{{ raise_exception('{long}') }}}}")})),
+        (CHAT, json!({"messages": [{"role": "user", "content": [{"type": long}]}]})),
+        ("/tokenize", json!({"tool_choice": long})),
+    ] {
+        let mut body = if path == PATH { json!({"prompt": "a"}) } else { chat.clone() };
+        body.as_object_mut().expect("an object").extend(fields.as_object().expect("an object").clone());
+        let (status, answer) = rig.post(path, body).await;
+        assert!(status.is_client_error() || status.as_u16() == 501, "{status}");
+        let length = answer.to_string().len();
+        assert!((50..1000).contains(&length), "{length} bytes: {:.200}", answer.to_string());
+    }
+    let mut strict = post(PATH, json!({"prompt": "a", long: 1}).to_string());
+    strict.headers_mut().insert("x-quire-strict", "1".parse().expect("a value"));
+    let (status, answer) = read(rig.send(strict).await).await;
+    assert!(status == StatusCode::BAD_REQUEST && answer.to_string().len() < 1000, "{answer:.200}");
+    rig.check_alive().await;
+}
+
+/// The body of a chat may be sent there as it is.
+#[tokio::test]
+async fn tokenize_refuses_what_a_chat_would_be_refused_for() {
+    let rig = Rig::new();
+    let named = json!({"type": "function", "function": {"name": "f"}});
+    for (field, value) in [
+        ("tool_choice", json!("any")),
+        ("tool_choice", json!("required")),
+        ("tool_choice", named),
+        ("seed", json!("x")),
+        ("seed", json!(1.5)),
+        ("top_p", json!(0)),
+        ("top_logprobs", json!(1)),
+        ("stop", json!([""])),
+        ("guided_regex", json!("(")),
+        ("logit_bias", json!({"300": 1})),
+        ("max_completion_tokens", json!(0)),
+    ] {
+        for path in [CHAT, "/tokenize"] {
+            let mut body = json!({"messages": [{"role": "user", "content": "a"}]});
+            body[field] = value.clone();
+            let (status, answer) = rig.post(path, body).await;
+            let told = (status, &answer["error"]["param"]);
+            assert_eq!(told, (StatusCode::BAD_REQUEST, &json!(field)), "{path} {value}: {answer}");
+        }
+    }
+    let (status, answer) = rig.post("/tokenize", json!({"prompt": "a", "top_p": 0})).await;
+    assert_eq!((status, &answer["error"]["param"]), (StatusCode::BAD_REQUEST, &json!("top_p")), "{answer}");
+    let good = json!({"messages": [{"role": "user", "content": "a"}], "max_tokens": 5, "seed": 1});
+    assert_eq!(rig.post("/tokenize", good).await.0, StatusCode::OK);
+}
+
+/// As OpenAI's servers do, whatever the number.
+#[tokio::test]
+async fn a_bias_beyond_all_bounds_is_the_largest() {
+    let rig = Rig::new();
+    for bias in [1e300, -1e300, f64::MAX] {
+        let body = json!({"prompt": "a", "max_tokens": 2, "logit_bias": {"72": bias}});
+        assert_eq!(rig.post(PATH, body).await.0, StatusCode::OK, "{bias}");
+    }
 }
 
 #[tokio::test]
