@@ -7,7 +7,7 @@ use minijinja::{Environment, Error, ErrorKind, Output, State};
 
 use super::json::tojson;
 use super::methods::call_method;
-use super::{budget, made, python};
+use super::{budget, filters, made, python};
 
 /// An environment with what templates of the hub use: Python's methods and ways to write values, `raise_exception`, a
 /// `tojson` that writes what `json.dumps` does. `strftime_now` is a variable, since it needs the time.
@@ -20,9 +20,7 @@ pub(super) fn environment() -> Environment<'static> {
     environment.add_function("raise_exception", raise_exception);
     environment.add_filter("tojson", |value: &Value, kwargs| tojson(value, kwargs));
     environment.add_filter("string", |value: &Value| python::to_str(value));
-    environment.add_filter("wordcount", |text: String| {
-        text.split(|c: char| !c.is_alphanumeric() && c != '_').filter(|word| !word.is_empty()).count()
-    });
+    filters::add_to(&mut environment);
     made::add_to(&mut environment);
     environment.add_test("iterable", is_iterable);
     environment.add_test("sequence", is_iterable);
@@ -176,6 +174,41 @@ mod tests {
         check("{{ 'x'.rjust(3) }}|{{ 'x'.ljust(3, '.') }}|{{ 'x'.center(3) }}", "  x|x..| x ");
         check("{{ {'a': 1}.items() | list }}", "[('a', 1)]");
         check("{% for k, v in {'a': 1}.items() %}{{ k ~ v }}{% endfor %}", "a1");
+    }
+
+    #[test]
+    fn filters_are_jinjas() {
+        check("{{ 'x' | center(5) }}|{{ 7 | center(4) }}", "  x  | 7  ");
+        check(
+            "{{ 'é a/b?' | urlencode }} {{ {'a b': 1, 'c': '/'} | urlencode }}",
+            "%C3%A9%20a/b%3F a+b=1&c=%2F",
+        );
+        check("{{ [['k', 'v w']] | urlencode }}", "k=v+w");
+        check(
+            "{{ 'foo bar baz qux' | truncate(9) }}|{{ 'foo bar baz qux' | truncate(9, true) }}",
+            "foo...|foo ba...",
+        );
+        check(
+            "{{ 'foo bar baz qux' | truncate(11) }}|{{ 'foo bar baz qux' | truncate(11, leeway=0, end='') }}",
+            "foo bar baz qux|foo bar",
+        );
+        check(
+            "{{ '<a>x</a> y' | striptags }} {{ '<' | forceescape }} {{ 1500 | filesizeformat }}",
+            "x y &lt; 1.5 kB",
+        );
+        check("{{ 'a b' | wordcount }} {{ range is callable }} {{ x is callable }}", "2 True False");
+        check(
+            "{{ 'b' in ('a', 'b') }} {% for a, b in (('x', 1), ('y', 2)) %}{{ a ~ b }}{% endfor %}",
+            "True x1y2",
+        );
+    }
+
+    #[test]
+    fn a_filter_that_there_is_not_is_named() {
+        let mut environment = environment();
+        environment.add_template("t", "{{ 'a' | wordwrap(3) }}").unwrap();
+        let error = environment.get_template("t").unwrap().render(()).unwrap_err();
+        assert!(describe(&error).contains("wordwrap"), "{}", describe(&error));
     }
 
     #[test]

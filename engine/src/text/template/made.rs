@@ -33,9 +33,9 @@ macro_rules! filters {
     ($($name:literal)*) => { &[$(($name, concat!(" |", $name))),*] };
 }
 const FILTERS: &[(&str, &str)] = filters!(
-    "batch" "capitalize" "chain" "dictsort" "e" "escape" "format" "groupby" "indent" "items" "join" "lines" "list" "lower"
-    "map" "pprint" "reject" "rejectattr" "replace" "reverse" "safe" "select" "selectattr" "slice" "sort" "split" "string"
-    "sum" "title" "tojson" "trim" "unique" "upper" "urlencode" "zip"
+    "batch" "capitalize" "center" "chain" "dictsort" "e" "escape" "forceescape" "format" "groupby" "indent" "items" "join" "lines" "list" "lower"
+    "map" "pprint" "reject" "rejectattr" "replace" "reverse" "safe" "select" "selectattr" "slice" "sort" "split" "string" "striptags"
+    "sum" "title" "tojson" "trim" "truncate" "unique" "upper" "urlencode" "wordcount" "zip"
 );
 /// Those among them that hand on the items that they are given.
 const KEEPING: &[&str] = &[
@@ -100,7 +100,11 @@ fn apply(state: &State<'_, '_>, name: &str, args: &[Value]) -> Result<Value, Err
         args.iter().filter_map(Value::as_str).try_for_each(|text| spend(state, places(text.len())))?;
     } else {
         // Escapes are longer than what they stand for.
-        let factor = if matches!(name, "e" | "escape" | "tojson" | "urlencode" | "pprint") { 6 } else { 1 };
+        let factor = if matches!(name, "e" | "escape" | "forceescape" | "tojson" | "urlencode" | "pprint") {
+            6
+        } else {
+            1
+        };
         spend_times(state, args, factor)?;
         spend_for_growth(state, name, args)?;
     }
@@ -243,11 +247,24 @@ fn rem(state: &State<'_, '_>, a: Value, b: Value) -> Result<Value, Error> {
     if a.as_str().is_none() {
         return divided(ast::BinOpKind::Rem, "%", a, b);
     }
-    let args = match b.kind() {
+    let is_mapping = b.kind() == ValueKind::Map;
+    let args: Vec<Value> = match b.kind() {
         ValueKind::Seq => b.try_iter()?.collect(),
         _ => vec![b],
     };
+    let expected = num_places(a.as_str().unwrap_or_default());
+    if let Some(expected) = expected.filter(|expected| !is_mapping && *expected != args.len()) {
+        let message =
+            format!("the format has {expected} places, and there are {} values for them", args.len());
+        return Err(Error::new(ErrorKind::InvalidOperation, message));
+    }
     apply(state, "format", &[vec![a], args].concat())
+}
+
+/// The values that a format takes, where its text alone tells.
+fn num_places(format: &str) -> Option<usize> {
+    let plain = format.replace("%%", "");
+    (!plain.contains('*') && !plain.contains("%(")).then(|| plain.matches('%').count())
 }
 
 /// `a / b` and what comes with it. Whole numbers are rounded down, and the remainder has the sign of the divisor.

@@ -84,7 +84,7 @@ fn is_title(text: &str) -> bool {
 }
 
 /// The text, filled up to a width in characters.
-fn padded(this: &str, method: &str, args: &[Value]) -> Result<String, Error> {
+pub(super) fn padded(this: &str, method: &str, args: &[Value]) -> Result<String, Error> {
     let refuse = |what: &str| Error::new(ErrorKind::InvalidOperation, format!("{method}: expected {what}"));
     let width = args.first().and_then(Value::as_i64).ok_or_else(|| refuse("a width"))?;
     let width = usize::try_from(width).unwrap_or(0);

@@ -2,6 +2,7 @@
 
 mod budget;
 mod dialect;
+mod filters;
 mod forms;
 #[cfg(test)]
 mod goldens;
@@ -444,6 +445,9 @@ mod tests {
             "{% for i in range(100000000) %}x{% endfor %}",
             "{{ messages[0].content.no_such_method() }}",
             "{{ 1 + 'x' }}",
+            "{{ 'x' % 3 }}",
+            "{{ '%s%s' % ('a',) }}",
+            "{{ '%d' % 'a' }}",
         ] {
             assert!(ChatTemplate::at_start(broken, NamedTokens::default()).is_err(), "{broken}");
         }
@@ -468,6 +472,12 @@ mod tests {
         check("{{ bos_token }}{{ strftime_now('%d %b %Y') }}", &hello(), Ok("<s>01 Jan 1970"));
         check("{% if messages[0].content.startswith('H') %}yes{% endif %}", &hello(), Ok("yes"));
         check("  {% for i in [1, 2] %}\n{{ i }}{% break %}\n  {% endfor %}\n", &hello(), Ok("1"));
+        check(
+            "{{ '%s is %d' % ('a', 3) }} {{ '%05.1f%%' % 2.25 }} {{ '%(a)s' % {'a': 1} }}",
+            &hello(),
+            Ok("a is 3 002.2% 1"),
+        );
+        check("{{ '%s-%s' % (messages[0].role, 1) ~ '%-4d|' % 7 }}", &hello(), Ok("user-17   |"));
         let mut prompt = hello();
         prompt.template_variables.insert("tools".into(), serde_json::json!([{"name": "<f>", "n": 1}]));
         check("{{ tools | tojson }}", &prompt, Ok(r#"[{"name": "<f>", "n": 1}]"#));
