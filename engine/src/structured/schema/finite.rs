@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use serde_json::{Map, Value};
 
-use super::walk;
+use super::{counts, walk};
 
 /// How often references are looked at again. What is not found out by then counts as met.
 const MAX_ROUNDS: usize = 50;
@@ -86,11 +86,19 @@ impl<'a> Finite<'a> {
     fn is_object_met(&self, words: &Map<String, Value>) -> bool {
         let is_closed = words.get("additionalProperties") == Some(&Value::Bool(false))
             && !words.contains_key("patternProperties");
+        let properties = words.get("properties").and_then(Value::as_object);
+        let least = counts::least(words).unwrap_or(0);
+        let has_enough = || {
+            let names = properties.into_iter().flatten().filter(|(_, property)| self.is_met(property));
+            !is_closed || least <= names.count() as u64
+        };
+        let most = words.get("maxProperties").and_then(Value::as_u64).unwrap_or(u64::MAX);
         let required = words.get("required").and_then(Value::as_array).into_iter().flatten();
-        required.filter_map(Value::as_str).all(|name| {
-            let property = words.get("properties").and_then(|properties| properties.get(name));
+        let has_required = required.filter_map(Value::as_str).all(|name| {
+            let property = properties.and_then(|properties| properties.get(name));
             property.map_or(!is_closed, |property| self.is_met(property))
-        })
+        });
+        has_required && least <= most && has_enough()
     }
 
     /// Whether the items that it must have can be had.
@@ -118,6 +126,9 @@ mod tests {
             json!({"type": "array", "minItems": 1, "items": {"$ref": "#"}}),
             json!({"type": "array", "minItems": 2, "prefixItems": [true, false]}),
             json!({"type": "object", "required": ["b"], "properties": {"a": true}, "additionalProperties": false}),
+            json!({"type": "object", "minProperties": 1, "additionalProperties": false}),
+            json!({"type": "object", "required": ["a"], "minProperties": 2, "properties": {"a": true, "b": false}, "additionalProperties": false}),
+            json!({"type": "object", "minProperties": 2, "maxProperties": 1}),
             json!({"$ref": "#/$defs/a", "$defs": {"a": {"$ref": "#/$defs/b"}, "b": {"$ref": "#/$defs/a"}}}),
             json!({"$ref": "#/$defs/a", "$defs": {"a": {"anyOf": [{"$ref": "#/$defs/a"}, {"allOf": [true, false]}]}}}),
         ];
@@ -127,6 +138,9 @@ mod tests {
         let met = [
             json!({"type": "object", "properties": {"a": {"$ref": "#"}}}),
             json!({"required": ["a"], "properties": {"a": {"$ref": "#"}}}),
+            json!({"minProperties": 1, "additionalProperties": false}),
+            json!({"type": "object", "minProperties": 2, "properties": {"a": {}, "b": {}}, "additionalProperties": false}),
+            json!({"type": "object", "minProperties": 1, "patternProperties": {"a": {}}, "additionalProperties": false}),
             json!({"type": "array", "items": {"$ref": "#"}}),
             json!({"type": "array", "minItems": 1, "prefixItems": [true, false], "items": false}),
             json!({"anyOf": [{"$ref": "#"}, {"type": "null"}]}),
