@@ -1,4 +1,4 @@
-//! `use_beam_search` of completions: `n` beams in place of `n` draws.
+//! `use_beam_search` of completions and chats: `n` beams in place of `n` draws.
 
 use quire_engine::{BeamSearchParams, SamplingParams};
 use quire_executor::LogprobsMode;
@@ -6,6 +6,32 @@ use serde_json::{Value, json};
 
 use super::body::Body;
 use super::error::ApiError;
+use super::field_names::FieldNames;
+use super::service::Service;
+
+/// The search of a request that asks for one.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct AskedSearch {
+    pub(crate) beams: Option<BeamSearchParams>,
+    /// Fields that are written and change nothing of it.
+    pub(crate) without_effect: Vec<&'static str>,
+}
+
+impl AskedSearch {
+    /// That of fields which were taken out of a body before `params` were.
+    pub(crate) fn of(
+        fields: Option<BeamFields>,
+        service: &Service,
+        (params, names): (&SamplingParams, &mut FieldNames),
+    ) -> Result<Self, ApiError> {
+        let Some(fields) = fields else { return Ok(Self::default()) };
+        let mode = service.engine.config().map(|config| config.logprobs_mode).unwrap_or_default();
+        let without_effect = fields.without_effect(mode);
+        let beams = fields.search(params).map_err(|error| names.translate(error))?;
+        names.add("beam_width", "n");
+        Ok(Self { beams: Some(beams), without_effect })
+    }
+}
 
 /// What a search is asked for beside the parameters that it shares with drawing.
 pub(crate) struct BeamFields {
@@ -34,14 +60,14 @@ impl BeamFields {
 
     /// Fields that the client wrote and that change no outcome of a search in which log-probabilities are told as the model
     /// gives them, or as they are drawn by.
-    pub(crate) fn without_effect(&self, mode: LogprobsMode) -> Vec<&'static str> {
+    fn without_effect(&self, mode: LogprobsMode) -> Vec<&'static str> {
         let is_scaled = mode == LogprobsMode::ProcessedLogprobs;
         let is_plain = self.temperature.is_none_or(|temperature| temperature == 0.0 || temperature == 1.0);
         if is_scaled || is_plain { Vec::new() } else { vec!["temperature"] }
     }
 
     /// The search. What would change drawn outputs and has no place in it is refused.
-    pub(crate) fn search(self, params: &SamplingParams) -> Result<BeamSearchParams, ApiError> {
+    fn search(self, params: &SamplingParams) -> Result<BeamSearchParams, ApiError> {
         if let Some(best_of) = params.best_of.filter(|&best_of| best_of != params.n) {
             let message = format!("best_of is {best_of}: expected none, or n = {}", params.n);
             return Err(ApiError::bad_field("best_of", message));

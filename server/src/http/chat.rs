@@ -13,6 +13,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::answer::{Answer, Head};
+use super::beams::{AskedSearch, BeamFields};
 use super::body::Body;
 use super::caller::Caller;
 use super::chunks::{ChoiceWriter, ChunkSink, Chunks};
@@ -32,14 +33,15 @@ pub(crate) async fn chat_completions(
     mut body: Body,
 ) -> Result<Response, ApiError> {
     let asked = Asked::take(&service, &caller, &mut body)?;
-    service.pass_over(&body.rest(), &caller)?;
-    let requests = common::requests(
+    service.pass_over(&[body.rest(), asked.search.without_effect.clone()].concat(), &caller)?;
+    let mut requests = common::requests(
         &asked.head.id,
         vec![asked.prompt],
         &asked.params,
         &asked.common,
         service.tenant(&caller),
     );
+    requests.iter_mut().for_each(|request| request.beam_search.clone_from(&asked.search.beams));
     let prepared = service.prepare(&caller, requests, asked.max_tokens).await;
     let prepared = prepared.map_err(|error| asked.names.translate(error))?;
     let names = asked.names;
@@ -56,6 +58,7 @@ pub(crate) async fn chat_completions(
         reading,
         shows_reasoning: asked.shows_reasoning,
         token_form: asked.token_form,
+        is_search: asked.search.beams.is_some(),
     };
     let mut usage = prepared.usage().with_details(service.settings.enable_prompt_tokens_details);
     let head = asked.head;
@@ -82,6 +85,8 @@ pub(crate) struct Asked {
     pub(crate) prompt: Prompt,
     pub(crate) params: SamplingParams,
     pub(crate) names: FieldNames,
+    /// A search in place of drawing.
+    pub(crate) search: AskedSearch,
     /// What the client wrote itself.
     pub(crate) max_tokens: Option<u64>,
     reading: Reading,
@@ -99,12 +104,18 @@ impl Asked {
         let (chat, tools) = conversation::take(body)?;
         let streaming = streaming::take(body, service.settings.includes_usage)?;
         let max_tokens = body.peek_count("max_completion_tokens").or_else(|| body.peek_count("max_tokens"));
+        let beams = BeamFields::take(body)?;
         let (mut params, mut names) = sampling::of_chat(body, &service.engine.model().default_params)?;
         if streaming.is_some() && params.prompt_logprobs.is_some_and(|num| num != 0) {
             let message = "prompt_logprobs: expected none in a stream";
             return Err(ApiError::bad_field("prompt_logprobs", message));
         }
+        let search = AskedSearch::of(beams, service, (&params, &mut names))?;
         let reading = Reading::of(tools, service.settings.reading, (&mut params, &mut names))?;
+        if search.beams.is_some() && !params.skip_special_tokens {
+            let message = "calls in special tokens are not built beside use_beam_search: expected no tools";
+            return Err(ApiError::not_built("tools", message));
+        }
         let shows_reasoning = body.take_bool("include_reasoning")?.unwrap_or(true);
         let token_form = service.settings.token_form(body.take_bool("return_tokens_as_token_ids")?);
         let is_echoed = body.take_bool("echo")?.unwrap_or(false);
@@ -121,6 +132,7 @@ impl Asked {
             prompt,
             params,
             names,
+            search,
             max_tokens,
             reading,
             shows_reasoning,
@@ -166,6 +178,8 @@ struct Form {
     reading: Reading,
     shows_reasoning: bool,
     token_form: TokenForm,
+    /// Whether its outputs are those of a search: no text of it is certain before its end.
+    is_search: bool,
 }
 
 impl Form {
@@ -283,6 +297,24 @@ impl ChoiceWriter for Choices {
                 end.map_or((None, None), |(finish, stop)| (Some(finish), stop));
             let logprobs = logprobs.take();
             chunks.send(ChunkChoice { index, delta, logprobs, finish_reason, stop_reason });
+        }
+    }
+
+    fn comes_whole(&self) -> bool {
+        self.form.is_search
+    }
+
+    fn whole(&mut self, place: usize, output: &RequestOutput, chunks: &mut ChunkSink<'_>) {
+        for one in &output.outputs {
+            let delta = Delta {
+                index: one.index,
+                text: one.text.clone(),
+                finish_reason: Some(one.finish_reason),
+                stop_reason: one.stop_reason.clone(),
+                ..Delta::default()
+            };
+            self.begin(one.index, chunks);
+            self.delta(place, delta, chunks);
         }
     }
 }

@@ -15,8 +15,7 @@ pub(crate) struct CommonFields {
 }
 
 /// Fields of other servers that would change an answer: passing over them would answer another question.
-pub(crate) const NOT_BUILT: [&str; 13] = [
-    "use_beam_search",
+pub(crate) const NOT_BUILT: [&str; 12] = [
     "prompt_embeds",
     "mm_processor_kwargs",
     "kv_transfer_params",

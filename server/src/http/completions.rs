@@ -7,14 +7,14 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use futures_util::future::try_join_all;
 use quire_engine::{
-    BeamSearchParams, CompletionOutput, Delta, FinishReason, Prompt, RequestOutput, RequestStream,
-    SamplingParams, StopReason, TokenLogprobs,
+    CompletionOutput, Delta, FinishReason, Prompt, RequestOutput, RequestStream, SamplingParams, StopReason,
+    TokenLogprobs,
 };
 use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::answer::{Answer, Head};
-use super::beams::BeamFields;
+use super::beams::{AskedSearch, BeamFields};
 use super::body::Body;
 use super::caller::Caller;
 use super::chunks::{ChoiceWriter, ChunkSink, Chunks};
@@ -32,13 +32,13 @@ pub(crate) async fn completions(
     mut body: Body,
 ) -> Result<Response, ApiError> {
     let asked = Asked::take(&service, &caller, &mut body)?;
-    service.pass_over(&[body.rest(), asked.without_effect.clone()].concat(), &caller)?;
+    service.pass_over(&[body.rest(), asked.search.without_effect.clone()].concat(), &caller)?;
     let mut form = Form {
         num_outputs: asked.params.n as usize,
         token_form: asked.token_form,
         has_logprobs: asked.params.logprobs.is_some(),
         is_prompt_alone: asked.is_prompt_alone,
-        is_search: asked.beams.is_some(),
+        is_search: asked.search.beams.is_some(),
         echoes: Vec::new(),
     };
     let echoed = if asked.echo { asked.prompts.clone() } else { Vec::new() };
@@ -47,7 +47,7 @@ pub(crate) async fn completions(
     let mut requests = common::requests(id, asked.prompts, &asked.params, &asked.common, tenant);
     for request in &mut requests {
         request.prompt_alone = asked.is_prompt_alone;
-        request.beam_search.clone_from(&asked.beams);
+        request.beam_search.clone_from(&asked.search.beams);
     }
     let names = asked.names;
     let prepared = service.prepare(&caller, requests, asked.max_tokens).await;
@@ -78,9 +78,7 @@ struct Asked {
     params: SamplingParams,
     names: FieldNames,
     /// A search in place of drawing.
-    beams: Option<BeamSearchParams>,
-    /// Fields that are written and change nothing.
-    without_effect: Vec<&'static str>,
+    search: AskedSearch,
     /// What the client wrote itself.
     max_tokens: Option<u64>,
     /// The prompt is all that is wanted: `echo` with `max_tokens` 0.
@@ -110,13 +108,7 @@ impl Asked {
         if is_prompt_alone {
             (params.max_tokens, params.min_tokens) = (None, 0);
         }
-        let mode = service.engine.config().map(|config| config.logprobs_mode).unwrap_or_default();
-        let without_effect = beams.as_ref().map(|beams| beams.without_effect(mode)).unwrap_or_default();
-        let beams = beams.map(|beams| beams.search(&params)).transpose();
-        let beams = beams.map_err(|error| names.translate(error))?;
-        if beams.is_some() {
-            names.add("beam_width", "n");
-        }
+        let search = AskedSearch::of(beams, service, (&params, &mut names))?;
         if streaming.is_some() && params.prompt_logprobs.is_some_and(|num| num != 0) {
             let message = "prompt_logprobs: expected none in a stream";
             return Err(ApiError::bad_field("prompt_logprobs", message));
@@ -133,8 +125,7 @@ impl Asked {
             prompts,
             params,
             names,
-            beams,
-            without_effect,
+            search,
             max_tokens,
             is_prompt_alone,
             echo,

@@ -21,8 +21,8 @@ pub(crate) async fn render(
     mut body: Body,
 ) -> Result<Json<Value>, ApiError> {
     let asked = Asked::take(&service, &caller, &mut body)?;
-    service.pass_over(&body.rest(), &caller)?;
-    let request = Request::new(asked.prompt, asked.params);
+    service.pass_over(&[body.rest(), asked.search.without_effect].concat(), &caller)?;
+    let request = Request { beam_search: asked.search.beams, ..Request::new(asked.prompt, asked.params) };
     let checked = service.check(request, asked.max_tokens).await;
     let request = checked.map_err(|error| asked.names.translate(error))?;
     let count = num_tokens(&request.prompt);

@@ -104,17 +104,7 @@ pub(super) fn completion(defaults: &SamplingParams) -> Vec<Field> {
         special_tokens(true),
         tokens_as_ids(),
     ];
-    let common = common().into_iter().map(|field| match field.name {
-        "use_beam_search" => {
-            Field::new(field.name, Kind::Bool, "Searches n outputs in place of drawing them.").default(false)
-        }
-        "length_penalty" => {
-            let text = "A search ranks by the log-probability over the length to this power.";
-            Field::new(field.name, Kind::Number(-ANY, ANY), text).default(1.0)
-        }
-        _ => field,
-    });
-    [own, stream(), sampling(defaults), forms(), common.collect()].concat()
+    [own, stream(), sampling(defaults), forms(), common()].concat()
 }
 
 /// `POST /v1/chat/completions`.
@@ -263,7 +253,14 @@ fn common() -> Vec<Field> {
             Kind::SomeText,
             "Keeps the prompt's cached blocks from those who do not know it.",
         ),
-        Field::new("length_penalty", Kind::Number(-ANY, ANY), "Says nothing where there is no beam search."),
+        Field::new("use_beam_search", Kind::Bool, "Searches n outputs in place of drawing them.")
+            .default(false),
+        Field::new(
+            "length_penalty",
+            Kind::Number(-ANY, ANY),
+            "A search ranks by the log-probability over the length to this power.",
+        )
+        .default(1.0),
     ];
     fields.extend(common::NO_EFFECT.map(|name| Field::new(name, Kind::Text, "Has no effect here.")));
     let not_built = |name| Field::new(name, Kind::Off, "Not built: expected none, or false.");

@@ -224,6 +224,44 @@ async fn reasoning_that_is_not_wanted_is_left_out_everywhere() {
     }
 }
 
+/// A stream of a search has each message whole.
+#[tokio::test]
+async fn a_search_gives_its_best_messages_at_once() {
+    let rig = reading("<think>hm");
+    let body = json!({"messages": hello(), "use_beam_search": true, "n": 2, "max_completion_tokens": 4, "temperature": 0});
+    let (status, whole) = rig.post(PATH, body.clone()).await;
+    assert_eq!(status, StatusCode::OK, "{whole}");
+    let choices = whole["choices"].as_array().expect("choices");
+    assert_eq!(choices.len(), 2, "{whole}");
+    let mut streamed = body.clone();
+    streamed["stream"] = true.into();
+    streamed["stream_options"] = json!({"include_usage": true});
+    let events = rig.stream(PATH, streamed).await;
+    let (usage, events) = events.split_last().expect("usage comes last");
+    assert_eq!(usage["usage"], whole["usage"]);
+    for (index, choice) in choices.iter().enumerate() {
+        let own = events.iter().filter(|event| event["choices"][0]["index"] == index).cloned();
+        let (said, reason) = joined(&own.collect::<Vec<_>>());
+        assert_eq!(said["content"].as_str(), choice["message"]["content"].as_str(), "{whole}");
+        assert_eq!((&said["role"], &reason), (&json!("assistant"), &choice["finish_reason"]));
+    }
+    for (field, value, status) in [
+        ("n", json!(11), 400),
+        ("stop", json!("a"), 501),
+        ("response_format", json!({"type": "json_object"}), 501),
+        ("logprobs", json!(true), 501),
+    ] {
+        let mut wrong = body.clone();
+        wrong[field] = value;
+        let (given, answer) = rig.post(PATH, wrong).await;
+        assert_eq!(given.as_u16(), status, "{field}: {answer}");
+    }
+    let required =
+        json!({"messages": hello(), "use_beam_search": true, "tools": tools(), "tool_choice": "required"});
+    assert_eq!(rig.post(PATH, required).await.0, StatusCode::NOT_IMPLEMENTED);
+    rig.idle().await;
+}
+
 #[tokio::test]
 async fn tools_need_a_server_that_reads_calls() {
     let rig = Rig::new();

@@ -236,9 +236,9 @@ async fn a_field_without_effect_is_refused_for_the_strict() {
     strict.headers_mut().insert("x-quire-strict", "1".parse().expect("a value"));
     let (status, body) = read(rig.send(strict).await).await;
     assert_eq!((status, &body["error"]["param"]), (StatusCode::BAD_REQUEST, &json!("made_up")), "{body}");
-    let chat = json!({"messages": [{"role": "user", "content": "a"}], "use_beam_search": true});
-    let (status, body) = rig.post("/v1/chat/completions", chat).await;
-    assert_eq!((status, &body["error"]["param"]), (StatusCode::NOT_IMPLEMENTED, &json!("use_beam_search")));
+    let chat = json!({"messages": [{"role": "user", "content": "a"}], "audio": {}});
+    let (status, body) = rig.post(CHAT, chat).await;
+    assert_eq!((status, &body["error"]["param"]), (StatusCode::NOT_IMPLEMENTED, &json!("audio")));
 }
 
 #[tokio::test]

@@ -102,7 +102,7 @@ const OF_CHATS: &[Row] = &[
     ("max_completion_tokens", "2", Honoured),
     ("echo", "true", Honoured),
     ("include_reasoning", "false", Honoured),
-    ("use_beam_search", "true", NotBuilt),
+    ("use_beam_search", "true", Honoured),
 ];
 
 const OF_TOKENS: &[Row] = &[("return_token_strs", "true", Honoured)];
