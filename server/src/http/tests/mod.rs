@@ -2,6 +2,7 @@
 
 mod api;
 mod chat;
+mod combinations;
 mod completions;
 mod connections;
 mod deploy;
