@@ -69,6 +69,7 @@ impl ApiServer {
             tls: None,
             write_timeout: WRITE_TIMEOUT,
             write_times: self.service.write_times.clone(),
+            error_form: self.service.settings.error_form,
         };
         let watching = tokio::spawn(watchdog::watch(Arc::clone(&self.service)));
         let ended = async {

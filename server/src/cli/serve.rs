@@ -140,8 +140,14 @@ pub(crate) fn run(context: &Context<'_>, args: &ServeArgs) -> Result<()> {
     let write_timeout = Duration::from_secs(args.http.write_timeout);
     let service = Arc::new(Service::new(engine, settings));
     let write_times = service.write_times.clone();
-    let listening =
-        Listening { router: routes::router(Arc::clone(&service))?, tls, write_timeout, write_times };
+    let error_form = service.settings.error_form;
+    let listening = Listening {
+        router: routes::router(Arc::clone(&service))?,
+        tls,
+        write_timeout,
+        write_times,
+        error_form,
+    };
     let shutdown_timeout = Duration::from_secs(args.http.shutdown_timeout);
     let server = Server { service, listening, reloader, shutdown_timeout };
     runtime()?.block_on(server.run(listener)).map_err(Error::Runtime)

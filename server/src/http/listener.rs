@@ -1,7 +1,6 @@
 //! Connections.
 
 use std::io;
-use std::pin::Pin;
 use std::time::Duration;
 
 use axum::Router;
@@ -12,11 +11,12 @@ use hyper_util::service::TowerToHyperService;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio_io_timeout::TimeoutStream;
 use tokio_rustls::TlsAcceptor;
 
 use super::clocked::ClockedStream;
 use super::connection::{ConnectedService, Connection};
+use super::error::ErrorForm;
+use super::head_faults::ExplainingStream;
 use super::wire::Wire;
 use super::write_times::WriteTimes;
 
@@ -38,6 +38,8 @@ pub(crate) struct Listening {
     pub(crate) write_timeout: Duration,
     /// Where it is noted how long tokens take to the socket.
     pub(crate) write_times: WriteTimes,
+    /// That of errors which no route answers with.
+    pub(crate) error_form: ErrorForm,
 }
 
 /// What returns when clients may take no longer to read what they were answered.
@@ -77,42 +79,44 @@ impl Listening {
         // A token is worth a packet.
         let _ = stream.set_nodelay(true);
         let clock = self.write_times.clock();
-        let Some(tls) = self.tls else {
-            let (wire, stream) = Wire::of(stream);
-            let connection = Connection { clock, wire: Some(wire) };
-            return talk(patient(stream, self.write_timeout), self.router, connection, watcher).await;
+        let (wire, stream) = Wire::of(stream, self.write_timeout);
+        let Some(tls) = &self.tls else {
+            let connection = Connection { clock, wire: Some(wire.clone()) };
+            return self.talk(stream, &wire, connection, watcher).await;
         };
         let connection = Connection { clock, wire: None };
-        match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(patient(stream, self.write_timeout))).await {
-            Ok(Ok(stream)) => talk(stream, self.router, connection, watcher).await,
+        match tokio::time::timeout(HANDSHAKE_TIMEOUT, tls.accept(stream)).await {
+            Ok(Ok(stream)) => self.talk(stream, &wire, connection, watcher).await,
             Ok(Err(error)) => tracing::debug!(target: "quire::server", "a handshake failed: {error}"),
             Err(_) => tracing::debug!(target: "quire::server", "a handshake took too long"),
         }
     }
-}
 
-/// A stream whose writes fail when nothing is taken for that long.
-fn patient<S: AsyncRead + AsyncWrite>(stream: S, write_timeout: Duration) -> Pin<Box<TimeoutStream<S>>> {
-    let mut stream = TimeoutStream::new(stream);
-    stream.set_write_timeout(Some(write_timeout));
-    Box::pin(stream)
-}
-
-/// Answers what comes over one connection. A client that leaves is no error: what it waited for is given up with the
-/// connection.
-async fn talk(
-    stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    router: Router,
-    connection: Connection,
-    watcher: Watcher,
-) {
-    let mut http = http1::Builder::new();
-    http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
-    let stream = ClockedStream { stream, clock: connection.clock.clone() };
-    let service = ConnectedService { service: TowerToHyperService::new(router), connection };
-    let answering = http.serve_connection(TokioIo::new(stream), service);
-    if let Err(error) = watcher.watch(answering).await {
-        tracing::debug!(target: "quire::server", "a connection ended: {error}");
+    /// Answers what comes over one connection. A client that leaves is no error: what it waited for is given up with the
+    /// connection.
+    async fn talk(
+        &self,
+        stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
+        wire: &Wire,
+        connection: Connection,
+        watcher: Watcher,
+    ) {
+        let mut http = http1::Builder::new();
+        http.timer(TokioTimer::new()).header_read_timeout(HEAD_TIMEOUT);
+        let stream = ClockedStream { stream, clock: connection.clock.clone() };
+        let stream = ExplainingStream { stream, form: self.error_form, answer: None };
+        let service = ConnectedService { service: TowerToHyperService::new(self.router.clone()), connection };
+        let answering = watcher.watch(http.serve_connection(TokioIo::new(stream), service));
+        tokio::select! {
+            biased;
+            ended = answering => {
+                if let Err(error) = ended {
+                    tracing::debug!(target: "quire::server", "a connection ended: {error}");
+                }
+                wire.linger().await;
+            }
+            () = wire.hung_up() => tracing::debug!(target: "quire::server", "a client has left"),
+        }
     }
 }
 
@@ -142,6 +146,7 @@ mod tests {
                 tls: None,
                 write_timeout: Duration::from_secs(60),
                 write_times: WriteTimes::default(),
+                error_form: ErrorForm::Nested,
             };
             let (end, ended) = oneshot::channel::<()>();
             let patience = Duration::from_secs(if is_given_up { 0 } else { 60 });

@@ -25,6 +25,7 @@ mod error;
 mod event_buffer;
 mod events;
 mod field_names;
+mod head_faults;
 mod lifecycle;
 mod limits;
 pub(crate) mod listener;
@@ -43,6 +44,7 @@ mod sampling;
 mod server;
 mod service;
 mod settings;
+mod stall;
 mod status;
 mod stream_writer;
 mod streaming;
@@ -52,6 +54,7 @@ pub(crate) mod tools;
 mod usage;
 pub(crate) mod watchdog;
 mod wire;
+mod wired_socket;
 mod write_times;
 
 #[cfg(test)]

@@ -4,37 +4,49 @@
 //! have a token at the same moment that is most of the work. So what is streamed goes out as whole chunks of the body by the
 //! thread that has written it, while HTTP itself has nothing to send, and through HTTP otherwise.
 
-use std::io;
+use std::io::{self, Read};
 use std::net::Shutdown;
-use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, ready};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
+use axum::body::Bytes;
 use parking_lot::Mutex;
 use socket2::SockRef;
-use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::io::Interest;
 use tokio::net::TcpStream;
+
+use super::wired_socket::WiredSocket;
+
+/// How long a connection that has ended waits for its client to close it as well.
+const LINGER_TIME: Duration = Duration::from_secs(1);
+
+/// What a client may send meanwhile.
+const MAX_LINGER_BYTES: usize = 1 << 20;
 
 /// The way past HTTP to one socket. Cheap to clone.
 #[derive(Clone, Debug)]
-pub(crate) struct Wire(Arc<Shared>);
+pub(crate) struct Wire(pub(super) Arc<Shared>);
 
+/// What the way and the socket of HTTP share.
 #[derive(Debug)]
-struct Shared {
-    socket: TcpStream,
-    state: Mutex<State>,
+pub(super) struct Shared {
+    pub(super) socket: TcpStream,
+    pub(super) state: Mutex<State>,
+    /// Bytes may lie in the socket though it is not taken for ready: see [`Wire::hung_up`].
+    pub(super) is_unread: AtomicBool,
 }
 
 #[derive(Debug, Default)]
-struct State {
-    stage: Stage,
+pub(super) struct State {
+    pub(super) stage: Stage,
     /// What the socket did not take of the last chunk: it goes before all else.
-    rest: Vec<u8>,
+    pub(super) rest: Bytes,
 }
 
 /// Who may write.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Stage {
+pub(super) enum Stage {
     /// HTTP alone.
     #[default]
     Closed,
@@ -55,10 +67,55 @@ pub(crate) enum Sent {
 }
 
 impl Wire {
-    /// The way to a socket, and the socket for HTTP.
-    pub(crate) fn of(socket: TcpStream) -> (Self, WiredSocket) {
-        let wire = Self(Arc::new(Shared { socket, state: Mutex::default() }));
-        (wire.clone(), WiredSocket(wire))
+    /// The way to a socket, and the socket for HTTP: what it writes fails when the client has taken nothing for as long as
+    /// `write_timeout`.
+    pub(crate) fn of(socket: TcpStream, write_timeout: Duration) -> (Self, WiredSocket) {
+        let wire =
+            Self(Arc::new(Shared { socket, state: Mutex::default(), is_unread: AtomicBool::new(false) }));
+        (wire.clone(), WiredSocket::new(wire, write_timeout))
+    }
+
+    /// Returns when the client has closed its side, or all of it.
+    ///
+    /// HTTP reads nothing while it answers and bytes of the next request are there, so it would not hear of it. Here nothing is
+    /// read either: the system tells of the end beside of what lies before it.
+    pub(super) async fn hung_up(&self) {
+        let socket = &self.0.socket;
+        while let Ok(ready) = socket.ready(Interest::READABLE).await {
+            if ready.is_read_closed() {
+                return;
+            }
+            // What is there is left to HTTP, which will not be told of it again; here the next news is waited for.
+            self.0.is_unread.store(true, Ordering::Release);
+            let nothing: io::Result<()> = Err(io::ErrorKind::WouldBlock.into());
+            drop(socket.try_io(Interest::READABLE, || nothing));
+        }
+    }
+
+    /// Passes over what the client still sends after the last answer, until it has read that and closed, but not for long: a
+    /// socket that is closed with bytes unread takes what it has sent back.
+    pub(super) async fn linger(&self) {
+        let (socket, mut passed_over) = (&self.0.socket, [0; 4096]);
+        let to_end = async {
+            let mut num_left = MAX_LINGER_BYTES;
+            while num_left > 0 {
+                match (&*SockRef::from(socket)).read(&mut passed_over) {
+                    Ok(0) => return,
+                    Ok(num) => num_left = num_left.saturating_sub(num),
+                    Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                        let nothing: io::Result<()> = Err(error);
+                        drop(socket.try_io(Interest::READABLE, || nothing));
+                        if socket.readable().await.is_err() {
+                            return;
+                        }
+                    }
+                    Err(_) => return,
+                }
+            }
+        };
+        if SockRef::from(socket).shutdown(Shutdown::Write).is_ok() {
+            drop(tokio::time::timeout(LINGER_TIME, to_end).await);
+        }
     }
 
     /// The body has nothing more for HTTP.
@@ -84,115 +141,29 @@ impl Wire {
             Ok(num) if num == chunk.len() => Sent::All,
             Ok(0) | Err(_) => Sent::Not,
             Ok(num) => {
-                state.rest.extend_from_slice(&chunk[num..]);
+                state.rest = Bytes::copy_from_slice(&chunk[num..]);
                 Sent::Begun
             }
         }
     }
 }
 
-/// A socket as HTTP has it, with a [`Wire`] beside.
-#[derive(Debug)]
-pub(crate) struct WiredSocket(Wire);
-
-impl WiredSocket {
-    fn socket(&self) -> &TcpStream {
-        &self.0.0.socket
-    }
-
-    /// Sends what is left of a chunk.
-    fn poll_rest(&self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let mut state = self.0.0.state.lock();
-        while !state.rest.is_empty() {
-            let num = ready!(poll_io(self.socket(), cx, |socket| socket.try_write(&state.rest)))?;
-            if num == 0 {
-                return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
-            }
-            state.rest.drain(..num);
-        }
-        Poll::Ready(Ok(()))
-    }
-}
-
-/// Writes once the socket is ready to take something.
-fn poll_io<T>(
-    socket: &TcpStream,
-    cx: &mut Context<'_>,
-    mut write: impl FnMut(&TcpStream) -> io::Result<T>,
-) -> Poll<io::Result<T>> {
-    loop {
-        ready!(socket.poll_write_ready(cx))?;
-        match write(socket) {
-            // It was not ready after all, and will say when it is.
-            Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-            done => return Poll::Ready(done),
-        }
-    }
-}
-
-impl AsyncRead for WiredSocket {
-    fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
-        loop {
-            ready!(self.socket().poll_read_ready(cx))?;
-            match self.socket().try_read(into.initialize_unfilled()) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Poll::Ready(Err(error)),
-                Ok(num) => {
-                    into.advance(num);
-                    return Poll::Ready(Ok(()));
-                }
-            }
-        }
-    }
-}
-
-impl AsyncWrite for WiredSocket {
-    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
-        ready!(self.poll_rest(cx))?;
-        poll_io(self.socket(), cx, |socket| socket.try_write(bytes))
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        parts: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        ready!(self.poll_rest(cx))?;
-        poll_io(self.socket(), cx, |socket| socket.try_write_vectored(parts))
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        true
-    }
-
-    /// HTTP calls it once its own buffer is empty: with a body that has nothing for it, the way is open.
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_rest(cx))?;
-        let mut state = self.0.0.state.lock();
-        if state.stage == Stage::Flushing {
-            state.stage = Stage::Open;
-        }
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        ready!(self.poll_rest(cx))?;
-        Poll::Ready(SockRef::from(self.socket()).shutdown(Shutdown::Write))
-    }
-}
-
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
     use super::*;
 
     async fn pair() -> (Wire, WiredSocket, TcpStream) {
+        patient_pair(Duration::from_secs(60)).await
+    }
+
+    pub(in super::super) async fn patient_pair(write_timeout: Duration) -> (Wire, WiredSocket, TcpStream) {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let client =
             TcpStream::connect(listener.local_addr().expect("an address")).await.expect("it listens");
-        let (wire, socket) = Wire::of(listener.accept().await.expect("a client").0);
+        let (wire, socket) = Wire::of(listener.accept().await.expect("a client").0, write_timeout);
         (wire, socket, client)
     }
 
@@ -246,5 +217,30 @@ mod tests {
         let bytes = read.await.expect("read");
         assert_eq!(bytes.len(), num_chunks * chunk.len() + 3);
         assert!(bytes.ends_with(b"aend"));
+    }
+
+    #[tokio::test]
+    async fn the_end_of_a_client_is_heard_of_behind_bytes_that_nobody_reads() {
+        let (wire, mut socket, mut client) = pair().await;
+        let hung_up = tokio::spawn({
+            let wire = wire.clone();
+            async move { wire.hung_up().await }
+        });
+        for text in [b"one", b"two"] {
+            client.write_all(text).await.expect("sent");
+            tokio::time::sleep(Duration::from_millis(50)).await;
+            assert!(!hung_up.is_finished(), "it is there");
+        }
+        // What was looked past is not lost.
+        let mut read = [0; 6];
+        socket.read_exact(&mut read).await.expect("both");
+        assert_eq!(&read, b"onetwo");
+        let waits = tokio::time::timeout(Duration::from_millis(50), socket.read(&mut read)).await;
+        assert!(waits.is_err(), "there is nothing more");
+        client.write_all(b"end").await.expect("sent");
+        drop(client);
+        hung_up.await.expect("it has left");
+        assert_eq!(socket.read(&mut read).await.expect("the last of it"), 3);
+        assert_eq!(socket.read(&mut read).await.expect("the end"), 0);
     }
 }

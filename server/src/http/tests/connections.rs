@@ -1,25 +1,22 @@
-use std::sync::Arc;
 use std::time::Duration;
 
 use quire_engine::{EngineOptions, FinishReason};
 use quire_models::testing::TinyTokenizer;
 use serde_json::json;
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
 use super::rig::{Parts, Rig};
-use crate::http::CertificateFiles;
 use crate::http::listener::{self, Listening, Patience};
-use crate::http::tls;
 
 /// A rig behind a socket.
 pub(super) struct Served {
     pub(super) rig: Rig,
     pub(super) address: std::net::SocketAddr,
-    end: oneshot::Sender<()>,
+    pub(super) end: oneshot::Sender<()>,
     server: JoinHandle<()>,
 }
 
@@ -32,15 +29,20 @@ impl Served {
         Self::with_tls(rig, None).await
     }
 
-    async fn with_tls(rig: Rig, tls: Option<TlsAcceptor>) -> Self {
+    pub(super) async fn with_tls(rig: Rig, tls: Option<TlsAcceptor>) -> Self {
+        Self::patient(rig, tls, Duration::from_secs(1)).await
+    }
+
+    async fn patient(rig: Rig, tls: Option<TlsAcceptor>, write_timeout: Duration) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let (end, ended) = oneshot::channel();
         let listening = Listening {
             router: rig.router(),
             tls,
-            write_timeout: Duration::from_secs(1),
+            write_timeout,
             write_times: rig.service.write_times.clone(),
+            error_form: rig.service.settings.error_form,
         };
         let server = tokio::spawn(listener::serve(listener, listening, async move {
             drop(ended.await);
@@ -54,15 +56,19 @@ impl Served {
     }
 
     pub(super) async fn send(&self, path: &str, body: serde_json::Value) -> TcpStream {
-        let body = body.to_string();
-        let head = format!(
-            "POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {}\r\n\r\n",
-            body.len()
-        );
         let mut stream = self.connect().await;
-        stream.write_all((head + &body).as_bytes()).await.expect("sent");
+        stream.write_all(request(path, &body).as_bytes()).await.expect("sent");
         stream
     }
+}
+
+/// A request as it goes over a connection.
+pub(super) fn request(path: &str, body: &serde_json::Value) -> String {
+    let body = body.to_string();
+    let length = body.len();
+    format!(
+        "POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {length}\r\n\r\n{body}"
+    )
 }
 
 #[tokio::test]
@@ -83,6 +89,45 @@ async fn br_41_a_client_that_leaves_takes_its_work_along() {
         served.rig.idle().await;
         let num_steps = served.rig.service.engine.stats().num_steps - steps_before;
         assert!(num_steps < 60, "{num_steps} steps after the client had left");
+    }
+    assert_eq!(served.rig.service.engine.stats().num_finished[&FinishReason::Abort], 2);
+    served.rig.control.set_delay(Duration::ZERO);
+    served.rig.check_alive().await;
+}
+
+/// A stream that would go on for long.
+pub(super) const ENDLESS: &str = r#"{"prompt": "ab", "max_tokens": 150, "ignore_eos": true, "stream": true}"#;
+
+/// Sends a request and, in the same breath and later, bytes behind it; then leaves. The work must end with the client.
+pub(super) async fn leave_with_bytes_behind<S: AsyncRead + AsyncWrite + Unpin>(
+    rig: &Rig,
+    mut client: S,
+    is_streamed: bool,
+) {
+    let mut body: serde_json::Value = serde_json::from_str(ENDLESS).expect("JSON");
+    body["stream"] = is_streamed.into();
+    let next = "GET /health HTTP/1.1\r\nHost: x\r\n\r\n";
+    client.write_all((request("/v1/completions", &body) + next).as_bytes()).await.expect("sent");
+    client.flush().await.expect("sent");
+    rig.until(|stats| stats.num_running == 1).await;
+    for _ in 0..2 {
+        client.write_all(next.as_bytes()).await.expect("sent");
+        client.flush().await.expect("sent");
+        tokio::time::sleep(Duration::from_millis(20)).await;
+    }
+    let steps_before = rig.service.engine.stats().num_steps;
+    drop(client);
+    rig.idle().await;
+    let num_steps = rig.service.engine.stats().num_steps - steps_before;
+    assert!(num_steps < 20, "{num_steps} steps after the client had left");
+}
+
+#[tokio::test]
+async fn br_41_a_client_that_leaves_bytes_behind_its_request_takes_its_work_along() {
+    let served = Served::new().await;
+    served.rig.control.set_delay(Duration::from_millis(10));
+    for is_streamed in [true, false] {
+        leave_with_bytes_behind(&served.rig, served.connect().await, is_streamed).await;
     }
     assert_eq!(served.rig.service.engine.stats().num_finished[&FinishReason::Abort], 2);
     served.rig.control.set_delay(Duration::ZERO);
@@ -159,13 +204,16 @@ async fn a_server_that_ends_finishes_what_it_answers() {
     assert!(TcpStream::connect(served.address).await.is_err());
 }
 
+/// A stream that is more than what sockets keep on the way.
+fn large_stream() -> serde_json::Value {
+    let prompts: Vec<_> = (0..64).map(|i| format!("{i}")).collect();
+    json!({"prompt": prompts, "n": 8, "logprobs": 5, "max_tokens": 150, "ignore_eos": true, "seed": 1, "stream": true})
+}
+
 #[tokio::test]
 async fn a_client_that_takes_nothing_is_given_up() {
     let served = Served::new().await;
-    // More than what sockets keep on the way.
-    let prompts: Vec<_> = (0..64).map(|i| format!("{i}")).collect();
-    let body = json!({"prompt": prompts, "n": 8, "logprobs": 5, "max_tokens": 150, "ignore_eos": true, "seed": 1, "stream": true});
-    let client = served.send("/v1/completions", body).await;
+    let client = served.send("/v1/completions", large_stream()).await;
     let started = std::time::Instant::now();
     while served.rig.service.lifecycle.num_open() == 0 && started.elapsed() < Duration::from_secs(10) {
         tokio::time::sleep(Duration::from_millis(5)).await;
@@ -177,37 +225,4 @@ async fn a_client_that_takes_nothing_is_given_up() {
     served.rig.idle().await;
     drop(client);
     served.rig.check_alive().await;
-}
-
-#[tokio::test]
-async fn connections_can_be_secured() {
-    let folder = tempfile::tempdir().expect("a folder");
-    let generated = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
-    let files =
-        CertificateFiles { certificates: folder.path().join("c.pem"), key: folder.path().join("k.pem") };
-    std::fs::write(&files.certificates, generated.cert.pem()).expect("written");
-    std::fs::write(&files.key, generated.signing_key.serialize_pem()).expect("written");
-    let (tls, _) = tls::acceptor(files).expect("both files are good");
-    let served = Served::with_tls(Rig::new(), Some(tls)).await;
-    // A handshake that is torn, and one that is none.
-    drop(served.connect().await);
-    served.connect().await.write_all(b"GET / HTTP/1.1\r\n\r\n").await.expect("sent");
-    let mut roots = rustls::RootCertStore::empty();
-    roots.add(generated.cert.der().clone()).expect("a certificate");
-    let config =
-        rustls::ClientConfig::builder_with_provider(Arc::new(rustls::crypto::ring::default_provider()))
-            .with_safe_default_protocol_versions()
-            .expect("the provider has them")
-            .with_root_certificates(roots)
-            .with_no_client_auth();
-    let connector = tokio_rustls::TlsConnector::from(Arc::new(config));
-    let name = rustls::pki_types::ServerName::try_from("localhost").expect("a name");
-    let mut client = connector.connect(name, served.connect().await).await.expect("a secure connection");
-    client
-        .write_all(b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        .await
-        .expect("sent");
-    let mut answer = String::new();
-    client.read_to_string(&mut answer).await.expect("answered");
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
 }

@@ -15,4 +15,5 @@ mod metrics;
 mod prompts;
 mod rig;
 mod routes;
+mod secured;
 mod vllm_fields;
