@@ -17,6 +17,7 @@ use tokio::task::AbortHandle;
 use super::connection::Connection;
 use super::error::{ApiError, ErrorForm};
 use super::event_buffer::Events;
+use super::lifecycle;
 use super::service::{OpenAnswer, PreparedAnswer, Service};
 use super::stream_writer::Listener;
 use super::wire::Sent;
@@ -49,12 +50,12 @@ pub(crate) fn response(
     writer: impl EventWriter,
 ) -> Result<Response, ApiError> {
     let PreparedAnswer { requests, open } = prepared;
-    let deadline = open.deadline();
+    let (deadline, given_up) = (open.deadline(), Box::pin(open.given_up()));
     let answer = Arc::new(StreamedAnswer::new(writer, open, requests.len(), service.settings.error_form));
     let sinks = service.stream_writer.sinks(Arc::clone(&answer) as _);
     // Where one cannot be started, the others are given up with the body.
     let expiry = deadline.map(|deadline| tokio::spawn(expire(Arc::clone(&answer), deadline)).abort_handle());
-    let body = AnswerBody { answer: Arc::clone(&answer), expiry };
+    let body = AnswerBody { answer: Arc::clone(&answer), expiry, given_up };
     for (place, (request, sink)) in requests.into_iter().zip(sinks).enumerate() {
         answer.hold(place, request.start_into(sink)?);
     }
@@ -224,13 +225,19 @@ struct AnswerBody<W: EventWriter> {
     answer: Arc<StreamedAnswer<W>>,
     /// What ends the answer at its deadline, if it has one.
     expiry: Option<AbortHandle>,
+    /// Returns when the server gives it up.
+    given_up: Pin<Box<dyn Future<Output = ()> + Send>>,
 }
 
 impl<W: EventWriter> Stream for AnswerBody<W> {
     type Item = Result<Bytes, Infallible>;
 
-    fn poll_next(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
-        let state = &mut *self.answer.0.lock();
+    fn poll_next(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Option<Self::Item>> {
+        let this = &mut *self;
+        let state = &mut *this.answer.0.lock();
+        if state.open.is_some() && this.given_up.as_mut().poll(cx).is_ready() {
+            state.fail(&lifecycle::shutting_down());
+        }
         if !state.out.is_empty() {
             if let Some(connection) = &state.connection {
                 connection.hand_on(state.moments.drain(..));

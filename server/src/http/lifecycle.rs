@@ -16,11 +16,14 @@ pub(crate) struct Lifecycle(Arc<Shared>);
 struct Shared {
     state: Mutex<State>,
     changed: Notify,
+    /// Told once, when what is open is given up.
+    given_up: Notify,
 }
 
 #[derive(Debug, Default)]
 struct State {
     is_draining: bool,
+    is_given_up: bool,
     num_open: usize,
 }
 
@@ -49,6 +52,12 @@ impl Lifecycle {
         self.0.changed.notify_waiters();
     }
 
+    /// What is still open is to end now, with [`shutting_down`].
+    pub(crate) fn give_up(&self) {
+        self.0.state.lock().is_given_up = true;
+        self.0.given_up.notify_waiters();
+    }
+
     /// Whether new work is refused.
     pub(crate) fn is_draining(&self) -> bool {
         self.0.state.lock().is_draining
@@ -71,6 +80,27 @@ impl Lifecycle {
             changed.await;
         }
     }
+}
+
+impl OpenRequest {
+    /// Returns when the server gives it up.
+    pub(crate) fn given_up(&self) -> impl Future<Output = ()> + Send + use<> {
+        let shared = Arc::clone(&self.0.0);
+        async move {
+            let told = shared.given_up.notified();
+            let mut told = std::pin::pin!(told);
+            told.as_mut().enable();
+            if !shared.state.lock().is_given_up {
+                told.await;
+            }
+        }
+    }
+}
+
+/// What a request is told that the server gives up at its end.
+pub(crate) fn shutting_down() -> ApiError {
+    let message = "the server is shutting down, and has given the request up before its end";
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, message)
 }
 
 impl Drop for OpenRequest {

@@ -3,8 +3,9 @@
 use std::sync::Arc;
 
 use axum::Router;
+use axum::body::HttpBody;
 use axum::extract::{DefaultBodyLimit, Request, State};
-use axum::http::Uri;
+use axum::http::{HeaderValue, Uri, Version, header};
 use axum::middleware::{self, Next};
 use axum::response::Response;
 use axum::routing::any;
@@ -68,9 +69,19 @@ async fn not_built(uri: Uri) -> ApiError {
     ApiError::not_built("path", format!("{} is not built yet", uri.path()))
 }
 
-/// Writes the bodies of errors, and counts all answers.
+/// Writes the bodies of errors, and counts all answers. Those of a server that ends are the last of their connections.
 async fn finish(State(service): State<Arc<Service>>, request: Request, next: Next) -> Response {
-    let response = error::finish(service.settings.error_form, next.run(request).await);
+    let is_old = request.version() < Version::HTTP_11;
+    let mut response = error::finish(service.settings.error_form, next.run(request).await);
+    // What comes later over the connection of a server that ends would be refused, or cut off. To older clients the end of the
+    // connection is that of a body without a length.
+    if service.lifecycle.is_draining() || is_old && response.body().size_hint().exact().is_none() {
+        response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+        if is_old {
+            // Else HTTP would promise to keep it.
+            *response.version_mut() = Version::HTTP_10;
+        }
+    }
     service.responses.note(response.status());
     response
 }

@@ -12,6 +12,9 @@ use super::service::Service;
 use super::tls::Reloader;
 use super::watchdog;
 
+/// How long clients may take to read that they were given up: at the deadline, and at a second signal.
+const LAST_WORDS: [Duration; 2] = [Duration::from_secs(2), Duration::from_millis(200)];
+
 /// A server from its first connection to its end.
 pub(crate) struct Server {
     pub(crate) service: Arc<Service>,
@@ -67,13 +70,14 @@ async fn drained<'s>(
         () = lifecycle.idle() => patience.saturating_sub(started.elapsed()),
         () = tokio::time::sleep(patience) => {
             tracing::warn!(target: "quire::server", "{} requests are given up", lifecycle.num_open());
-            Duration::ZERO
+            LAST_WORDS[0]
         }
         () = stop.recv() => {
             tracing::warn!(target: "quire::server", "a second signal: {} requests are given up", lifecycle.num_open());
-            Duration::ZERO
+            LAST_WORDS[1]
         }
     };
+    lifecycle.give_up();
     Patience(async move {
         tokio::select! {
             () = tokio::time::sleep(left) => {}

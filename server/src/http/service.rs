@@ -11,7 +11,7 @@ use quire_engine::{EngineClient, PreparedRequest, Prompt, Request, RequestStream
 use super::caller::Caller;
 use super::connection::Connection;
 use super::error::{ApiError, shortened_name};
-use super::lifecycle::{Lifecycle, OpenRequest};
+use super::lifecycle::{self, Lifecycle, OpenRequest};
 use super::limits::{KeyGuard, KeyUse};
 use super::pace::Pace;
 use super::response_counts::ResponseCounts;
@@ -50,7 +50,7 @@ pub(crate) struct PreparedAnswer {
 #[derive(Debug)]
 pub(crate) struct OpenAnswer {
     /// While it is there, the server does not end.
-    _open: OpenRequest,
+    open: OpenRequest,
     key: KeyGuard,
     deadline: Option<(Instant, Duration)>,
     connection: Option<Connection>,
@@ -96,21 +96,33 @@ impl OpenAnswer {
         ApiError::new(StatusCode::REQUEST_TIMEOUT, message)
     }
 
-    /// Waits for `outcome`, to the deadline at most.
+    /// Returns when the server gives it up.
+    pub(crate) fn given_up(&self) -> impl Future<Output = ()> + Send + use<> {
+        self.open.given_up()
+    }
+
+    /// Waits for `outcome`, to the deadline or the server's end at most.
     ///
     /// # Errors
     ///
-    /// Those of `outcome`; [`too_late`](Self::too_late).
+    /// Those of `outcome`; [`too_late`](Self::too_late); [`lifecycle::shutting_down`].
     pub(crate) async fn within<T>(
         &self,
         outcome: impl Future<Output = Result<T, quire_engine::Error>>,
     ) -> Result<T, ApiError> {
-        match self.deadline() {
-            None => Ok(outcome.await?),
-            Some(deadline) => match tokio::time::timeout_at(deadline.into(), outcome).await {
-                Ok(outcome) => Ok(outcome?),
-                Err(_) => Err(self.too_late()),
-            },
+        let in_time = async {
+            match self.deadline() {
+                None => Ok(outcome.await?),
+                Some(deadline) => match tokio::time::timeout_at(deadline.into(), outcome).await {
+                    Ok(outcome) => Ok(outcome?),
+                    Err(_) => Err(self.too_late()),
+                },
+            }
+        };
+        tokio::select! {
+            biased;
+            outcome = in_time => outcome,
+            () = self.given_up() => Err(lifecycle::shutting_down()),
         }
     }
 }
@@ -187,12 +199,16 @@ impl Service {
         let key = self.keys.open(caller.key, now)?;
         let mut prepared = Vec::with_capacity(requests.len());
         for request in requests {
-            let request = self.engine.prepare(request).await.map_err(|error| self.refusal(error))?;
+            let request = tokio::select! {
+                biased;
+                request = self.engine.prepare(request) => request.map_err(|error| self.refusal(error))?,
+                () = open.given_up() => return Err(lifecycle::shutting_down()),
+            };
             self.check_context(request.prompt().len() as u64, max_tokens)?;
             prepared.push(request);
         }
         key.charge(prepared.iter().map(|request| request.prompt().len() as u64).sum());
-        let open = OpenAnswer { _open: open, key, deadline, connection: caller.connection.clone() };
+        let open = OpenAnswer { open, key, deadline, connection: caller.connection.clone() };
         Ok(PreparedAnswer { requests: prepared, open })
     }
 

@@ -7,6 +7,7 @@ mod completions;
 mod connections;
 mod deploy;
 mod echo;
+mod endings;
 mod errors;
 mod known_failures;
 mod limits;
