@@ -67,6 +67,10 @@ impl Events {
         self.bytes.len() <= ROOM
     }
 
+    pub(crate) fn num_bytes(&self) -> usize {
+        self.bytes.len().saturating_sub(ROOM)
+    }
+
     /// Hands all events over as one chunk. They stay where nothing of it was sent.
     pub(crate) fn send(&mut self, send: impl FnOnce(&[u8]) -> Sent) -> Sent {
         let len = self.bytes.len();

@@ -19,6 +19,7 @@ use super::error::{ApiError, ErrorForm};
 use super::event_buffer::Events;
 use super::lifecycle;
 use super::service::{OpenAnswer, PreparedAnswer, Service};
+use super::settings::HttpSettings;
 use super::stream_writer::Listener;
 use super::wire::Sent;
 
@@ -51,7 +52,7 @@ pub(crate) fn response(
 ) -> Result<Response, ApiError> {
     let PreparedAnswer { requests, open } = prepared;
     let (deadline, given_up) = (open.deadline(), Box::pin(open.given_up()));
-    let answer = Arc::new(StreamedAnswer::new(writer, open, requests.len(), service.settings.error_form));
+    let answer = Arc::new(StreamedAnswer::new(writer, open, requests.len(), &service.settings));
     let sinks = service.stream_writer.sinks(Arc::clone(&answer) as _);
     // Where one cannot be started, the others are given up with the body.
     let expiry = deadline.map(|deadline| tokio::spawn(expire(Arc::clone(&answer), deadline)).abort_handle());
@@ -78,12 +79,19 @@ async fn expire<W: EventWriter>(answer: Arc<StreamedAnswer<W>>, deadline: Instan
     });
 }
 
+fn reads_too_slowly(max_unsent_bytes: usize) -> ApiError {
+    let message = format!("the client has left more than {max_unsent_bytes} bytes of the answer unread");
+    ApiError::new(StatusCode::REQUEST_TIMEOUT, message)
+}
+
 /// An answer that is streamed: the thread that writes it, and the connection that it goes out over, share it.
 struct StreamedAnswer<W>(Mutex<State<W>>);
 
 struct State<W> {
     writer: W,
     error_form: ErrorForm,
+    /// More does not wait for a client that reads more slowly than its answer comes: it would take all memory.
+    max_unsent_bytes: usize,
     /// What has not been sent.
     out: Events,
     /// When that came about, a moment for each piece of an output.
@@ -105,10 +113,11 @@ enum RequestState {
 }
 
 impl<W: EventWriter> StreamedAnswer<W> {
-    fn new(writer: W, open: OpenAnswer, num_requests: usize, error_form: ErrorForm) -> Self {
+    fn new(writer: W, open: OpenAnswer, num_requests: usize, settings: &HttpSettings) -> Self {
         Self(Mutex::new(State {
             writer,
-            error_form,
+            error_form: settings.error_form,
+            max_unsent_bytes: settings.max_unsent_bytes,
             out: Events::default(),
             moments: Vec::new(),
             requests: (0..num_requests).map(|_| RequestState::Started).collect(),
@@ -169,6 +178,9 @@ impl<W: EventWriter> State<W> {
             Ok(()) if self.num_running == 0 => {
                 self.writer.end(&mut self.out);
                 self.finish();
+            }
+            Ok(()) if self.out.num_bytes() > self.max_unsent_bytes => {
+                self.fail(&reads_too_slowly(self.max_unsent_bytes));
             }
             Ok(()) => {}
         }

@@ -30,6 +30,8 @@ pub(crate) struct HttpSettings {
     pub(crate) has_vllm_metrics: bool,
     /// How long a body may take to come.
     pub(crate) body_timeout: Duration,
+    /// What of a stream may wait for its client to read it.
+    pub(crate) max_unsent_bytes: usize,
     pub(crate) key_limits: KeyLimits,
     pub(crate) reading: ReadingSettings,
     pub(crate) cors: CorsSettings,
@@ -54,6 +56,7 @@ impl HttpSettings {
             step_deadline: Duration::from_secs(60),
             has_vllm_metrics: true,
             body_timeout: Duration::from_secs(60),
+            max_unsent_bytes: 16 << 20,
             key_limits: KeyLimits::default(),
             reading: ReadingSettings::default(),
             cors: CorsSettings::default(),

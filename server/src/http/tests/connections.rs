@@ -10,6 +10,7 @@ use tokio::task::JoinHandle;
 use tokio_rustls::TlsAcceptor;
 
 use super::rig::{Parts, Rig};
+use crate::http::HttpSettings;
 use crate::http::listener::{self, Listening, Patience};
 
 /// A rig behind a socket.
@@ -208,6 +209,25 @@ async fn a_server_that_ends_finishes_what_it_answers() {
 fn large_stream() -> serde_json::Value {
     let prompts: Vec<_> = (0..64).map(|i| format!("{i}")).collect();
     json!({"prompt": prompts, "n": 8, "logprobs": 5, "max_tokens": 150, "ignore_eos": true, "seed": 1, "stream": true})
+}
+
+#[tokio::test]
+async fn what_waits_for_a_client_that_does_not_read_has_an_end() {
+    let settings = HttpSettings { max_unsent_bytes: 1 << 17, ..HttpSettings::new(vec!["tiny".to_owned()]) };
+    let rig = Rig::with(settings, EngineOptions::new("tiny"));
+    let served = Served::patient(rig, None, Duration::from_secs(600)).await;
+    let mut client = served.send("/v1/completions", large_stream()).await;
+    served.rig.until(|stats| stats.num_running > 0).await;
+    served.rig.until(|stats| stats.num_running + stats.num_waiting + stats.num_live_blocks == 0).await;
+    let mut answer = Vec::new();
+    // The connection stays for a next request.
+    while !answer.ends_with(b"0\r\n\r\n") {
+        assert!(client.read_buf(&mut answer).await.expect("the rest") > 0, "it is cut off");
+    }
+    let answer = String::from_utf8(answer).expect("text");
+    let end = answer.rsplit_once("data: {").expect("events").1;
+    assert!(end.contains("more than 131072 bytes") && end.ends_with("[DONE]\n\n\r\n0\r\n\r\n"), "{end}");
+    served.rig.check_alive().await;
 }
 
 #[tokio::test]
