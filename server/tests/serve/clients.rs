@@ -7,7 +7,7 @@ use std::process::Command;
 
 use crate::server::Server;
 
-/// A client: the program that runs its script, what that program says only where the package is installed, and the script.
+/// A client: the program that runs its script, what that program does only where the package is installed, and the script.
 struct Client {
     program: String,
     probe: [&'static str; 2],
@@ -33,13 +33,19 @@ fn check(client: &Client, flags: &[&str]) {
     let server = Server::start(flags);
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/clients").join(script);
     let mut run = Command::new(program);
-    run.arg(path).arg(format!("http://{}", server.address)).arg(server.child.id().to_string());
+    run.arg(path).arg(format!("http://{}", server.address));
+    if *script == FAULTS {
+        run.arg(server.child.id().to_string());
+    }
     let output = run.output().expect("it has answered the probe");
     let said = String::from_utf8_lossy(&output.stdout) + String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{said}");
     eprintln!("{said}");
     server.end_well();
 }
+
+/// The one that asks for the server's process as well.
+const FAULTS: &str = "faults.py";
 
 const TOOLS: [&str; 3] = ["--enable-auto-tool-choice", "--tool-call-parser", "hermes"];
 
@@ -60,6 +66,12 @@ fn langchain_python() {
 }
 
 #[test]
+fn vllm_benchmark() {
+    let probe = "import aiohttp, numpy, os, tqdm; open(os.environ['VLLM_WHEEL'])";
+    check(&python(probe, "vllm_benchmark.py"), &[]);
+}
+
+#[test]
 fn faults() {
-    check(&python("import json", "faults.py"), &["--max-num-waiting", "64", "--write-timeout", "5"]);
+    check(&python("import json", FAULTS), &["--max-num-waiting", "64", "--write-timeout", "5"]);
 }
