@@ -128,6 +128,9 @@ def killed_clients():
                         continue
                     stream.sendall(data)
                     if chance.random() < 0.7:
+                        if chance.random() < 0.4:
+                            # A next request, which nobody reads while this one is answered.
+                            stream.sendall(chance.choice([b"x", data]))
                         stream.settimeout(chance.random())
                         try:
                             stream.recv(chance.randrange(1, 4000))
@@ -154,6 +157,37 @@ def killed_clients():
         time.sleep(0.5)
     assert not failures, failures[:3]
     return counts
+
+
+def torn_requests():
+    """Requests that end at each of their bytes: with a farewell, a reset, or half a farewell."""
+    body = json.dumps({"prompt": "a", "max_tokens": 4, "stream": True}).encode()
+    data = head(len(body)) + body
+    for length in range(len(data) + 1):
+        for end in range(3):
+            with connect() as stream:
+                stream.sendall(data[:length])
+                if end == 1:
+                    stream.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
+                elif end == 2:
+                    stream.shutdown(socket.SHUT_WR)
+    return f"{3 * (len(data) + 1)} of them"
+
+
+def slow_reader():
+    """A client that reads, if slowly, is waited for."""
+    body = json.dumps({
+        "prompt": "x", "n": 4, "seed": 1, "logprobs": 5, "max_tokens": 60, "ignore_eos": True, "stream": True,
+    }).encode()
+    with connect() as stream:
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        stream.sendall(head(len(body)) + body)
+        started, answer = time.monotonic(), b""
+        while piece := stream.recv(500 if time.monotonic() - started < 7 else 65536):
+            answer += piece
+            time.sleep(0.02 if time.monotonic() - started < 7 else 0)
+    assert b"data: [DONE]" in answer, answer[-300:]
+    return f"{len(answer)} bytes in {time.monotonic() - started:.1f} s"
 
 
 def stalled_readers():
@@ -279,7 +313,7 @@ def end_in_mid_load():
     return f"{len(complete)} answered whole, {len(answers) - len(complete)} refused, all over {seconds:.1f} s after it"
 
 
-CHECKS = [killed_clients, stalled_readers, large_bodies, odd_bodies, odd_heads, slow_clients]
+CHECKS = [killed_clients, torn_requests, slow_reader, stalled_readers, large_bodies, odd_bodies, odd_heads, slow_clients]
 
 
 def run(check, *then):
