@@ -194,7 +194,8 @@ fn limits(env: &Env) -> Limits {
     let mut limits = Limits::default();
     let seconds = env.get("HF_HUB_DOWNLOAD_TIMEOUT").and_then(|text| text.parse().ok());
     if let Some(seconds) = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok()) {
-        limits.silence = seconds.max(Duration::from_millis(1));
+        // Times are added to it, and a clock has an end.
+        limits.silence = seconds.clamp(Duration::from_millis(1), Duration::from_secs(24 * 60 * 60));
     }
     limits
 }

@@ -377,3 +377,14 @@ fn an_unreachable_hub_is_told_within_seconds() {
     assert!(matches!(error, SourceError::HubFailed { .. }), "{error}");
     assert!(started.elapsed().as_secs() < 5);
 }
+
+#[test]
+fn a_hub_may_be_silent_for_a_day_at_most() {
+    let silence = |text| limits(&Env::of(&[("HF_HUB_DOWNLOAD_TIMEOUT", text)])).silence;
+    assert_eq!(silence("2.5"), Duration::from_millis(2500));
+    assert_eq!(silence("0"), Duration::from_millis(1));
+    assert_eq!(silence("1e19"), Duration::from_secs(86_400));
+    for nonsense in ["inf", "nan", "-1", "1e300", "soon"] {
+        assert_eq!(silence(nonsense), Limits::default().silence, "{nonsense}");
+    }
+}
