@@ -1,4 +1,4 @@
-//! What CI checks of the feature `cuda`, on a machine that has neither a GPU nor CUDA.
+//! What CI checks of the features `cuda` and `otlp`, on a machine that has neither a GPU nor CUDA.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -9,25 +9,25 @@ use crate::kernels;
 use crate::print::note;
 use crate::process::{self, cargo};
 
-/// Adds the feature to commands for the whole workspace. Only two packages differ by it, so what the same command
-/// without it has built is built once.
-const FEATURE: [&str; 2] = ["--features", "quire-llm/cuda"];
+/// Adds the features to commands for the whole workspace, both at once: the server is built a second time for them, and not a
+/// third. Only two packages differ by them, so what the same command without them has built is built once.
+const FEATURES: [&str; 2] = ["--features", "quire-llm/cuda,quire-llm/otlp"];
 
 /// Targets that CI compiles the kernels for: the oldest, and the one with code of its own.
 const TARGETS: [&str; 2] = ["sm_80", "sm_90a"];
 
-/// Lints and documentation of what the feature adds.
+/// Lints and documentation of what the features add.
 pub(crate) fn check() -> Result<()> {
     process::run(
-        cargo(["clippy", "--workspace", "--all-targets"]).args(FEATURE).args(["--", "-D", "warnings"]),
+        cargo(["clippy", "--workspace", "--all-targets"]).args(FEATURES).args(["--", "-D", "warnings"]),
     )?;
-    process::run(cargo(["doc", "--workspace", "--no-deps"]).args(FEATURE).env("RUSTDOCFLAGS", "-D warnings"))
+    process::run(cargo(["doc", "--workspace", "--no-deps"]).args(FEATURES).env("RUSTDOCFLAGS", "-D warnings"))
 }
 
 /// Compiles the kernels, runs the tests that need no GPU, and starts the program. `model` is any model file.
 pub(crate) fn test(model: &Path) -> Result<()> {
     kernels::run(&kernels::Options::for_targets(&TARGETS).verify())?;
-    let built = artifacts::programs(cargo(["test", "--workspace", "--no-run"]).args(FEATURE))?;
+    let built = artifacts::programs(cargo(["test", "--workspace", "--no-run"]).args(FEATURES))?;
     for program in built.iter().filter(|program| is_affected(program)) {
         process::run(Command::new(&program.path).current_dir(process::root().join(&program.folder)))?;
     }
@@ -37,8 +37,8 @@ pub(crate) fn test(model: &Path) -> Result<()> {
     starts_without_cuda(&quire.path, model)
 }
 
-/// Tests that come out otherwise by the feature: those of the backend, and of the crate that names it. The golden
-/// tests run on the CPU whatever is built in.
+/// Tests that come out otherwise by the features: those of the backend, and of the crate that names it and has the other one.
+/// The golden tests run on the CPU whatever is built in.
 fn is_affected(program: &Program) -> bool {
     let by_name = match program.folder.as_str() {
         "kernels-cuda" => true,

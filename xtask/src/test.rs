@@ -12,7 +12,7 @@ pub(crate) struct Options {
     /// Also what takes long: the second model, the Hugging Face folders, many more random cases
     #[arg(long)]
     full: bool,
-    /// Only what the feature `cuda` adds
+    /// Only what the features `cuda` and `otlp` add
     #[arg(long, conflicts_with = "full")]
     only_cuda: bool,
 }
@@ -25,8 +25,8 @@ pub(crate) fn check() -> Result<()> {
     cuda::check()
 }
 
-/// `check`, then every test of the workspace and the strangers' crates under `examples`, then what the feature
-/// `cuda` adds.
+/// `check`, then every test of the workspace and the strangers' crates under `examples`, then what the features
+/// `cuda` and `otlp` add.
 pub(crate) fn run(options: &Options) -> Result<()> {
     if options.only_cuda {
         cuda::check()?;
