@@ -23,6 +23,9 @@ const MAX_REPEATED_BYTES: u64 = 16 << 20;
 /// Bytes of a constant, beside those of its text.
 const CONSTANT_BYTES: u64 = 24;
 
+/// Signs of an expression, and branches of a template, that may hang on one another: parsing and dropping them recurses.
+const MAX_CHAIN: usize = 1000;
+
 const WHITESPACE: WhitespaceConfig =
     WhitespaceConfig { keep_trailing_newline: false, lstrip_blocks: true, trim_blocks: true };
 
@@ -37,9 +40,9 @@ impl<'a> Program<'a> {
     ///
     /// # Errors
     ///
-    /// Those of the syntax; a template that has its constants repeated too often.
+    /// Those of the syntax; a template that has its constants repeated too often, or expressions that no stack bears.
     pub(super) fn compile(name: &'a str, source: &'a str) -> Result<Self, Error> {
-        check_repeats(source)?;
+        check_tokens(source)?;
         let tree = parse(source, name, Default::default(), WHITESPACE)?;
         let mut generator = CodeGenerator::new(name, source);
         generator.compile_stmt(&tree);
@@ -64,20 +67,45 @@ impl<'a> Program<'a> {
     }
 }
 
-/// Constants are computed when a template is compiled, so what would repeat them is looked for before.
-fn check_repeats(source: &str) -> Result<(), Error> {
-    let (mut expression, mut sum) = (Repeats::default(), 0u64);
+/// Looks for what cannot be bounded later: constants are computed when a template is compiled, and chains of signs are
+/// trees as deep as they are long before that.
+fn check_tokens(source: &str) -> Result<(), Error> {
+    let (mut repeats, mut chain, mut num_branches, mut sum) = (Repeats::default(), 0, 0, 0u64);
     for token in tokenize(source, false, Default::default(), WHITESPACE) {
         match token?.0 {
-            Token::VariableStart | Token::BlockStart => expression = Repeats::default(),
-            Token::VariableEnd | Token::BlockEnd => sum = sum.saturating_add(expression.made()?),
-            token => expression.read(&token),
+            Token::VariableStart | Token::BlockStart => (repeats, chain) = (Repeats::default(), 0),
+            Token::VariableEnd | Token::BlockEnd => sum = sum.saturating_add(repeats.made()?),
+            token => {
+                repeats.read(&token);
+                chain += usize::from(may_deepen(&token));
+                num_branches += usize::from(matches!(token, Token::Ident("elif")));
+            }
+        }
+        if chain > MAX_CHAIN || num_branches > MAX_CHAIN {
+            let message =
+                format!("an expression has more than {MAX_CHAIN} signs, or the template as many branches");
+            return Err(too_much(&message));
         }
     }
     if sum > MAX_REPEATED_BYTES {
         return Err(too_much("the template repeats more constants than a prompt can need"));
     }
     Ok(())
+}
+
+/// Whether what stands behind a sign may hang on what stands before it. Long lists of constants do not.
+fn may_deepen(token: &Token<'_>) -> bool {
+    !matches!(
+        token,
+        Token::TemplateData(_)
+            | Token::Comma
+            | Token::Colon
+            | Token::Str(_)
+            | Token::String(_)
+            | Token::Int(_)
+            | Token::Int128(_)
+            | Token::Float(_)
+    )
 }
 
 /// What the constants of an expression may be repeated to.

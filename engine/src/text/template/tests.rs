@@ -126,6 +126,50 @@ fn constants_are_not_repeated_to_more_than_memory_holds() {
 }
 
 #[test]
+fn chains_that_no_stack_bears_are_refused() {
+    let chained = |link: &str| format!("{{{{ 1{} }}}}", link.repeat(100_000));
+    let mut bombs: Vec<String> = [
+        "+1",
+        "**1",
+        " ~ 'a'",
+        " and 1",
+        " or 1",
+        ".b",
+        "[0]",
+        "()",
+        "|abs",
+        " if 1 else 1",
+        "+[]",
+        " < 1",
+        " is odd",
+    ]
+    .map(chained)
+    .to_vec();
+    for prefix in ["-", "not "] {
+        bombs.push(format!("{{{{ {}1 }}}}", prefix.repeat(100_000)));
+        bombs.push(format!("{{% set x = {}1 %}}", prefix.repeat(100_000)));
+        bombs.push(format!("{{{{ {}1 ", prefix.repeat(100_000)));
+    }
+    bombs.push(format!("{{% if 0 %}}{}{{% endif %}}", "{% elif 0 %}".repeat(100_000)));
+    bombs.push(format!("{{% filter abs{} %}}{{% endfilter %}}", "|abs".repeat(100_000)));
+    bombs.push(format!("{{% for x in [{}", "[".repeat(100_000)));
+    for bomb in bombs {
+        let start: String = bomb.chars().take(30).collect();
+        ChatTemplate::of_request(&bomb, NamedTokens::default()).err().unwrap_or_else(|| panic!("{start}"));
+    }
+    let list = format!("{{{{ [{}]|length }}}}", "'a', ".repeat(50_000));
+    check(&list, &hello(), Ok("50000"));
+    // As long as may be, on the smallest stack that anything is rendered on.
+    let longest = ["{{ ", &"-".repeat(990), "1 }}"].concat();
+    std::thread::Builder::new()
+        .stack_size(2 << 20)
+        .spawn(move || check(&longest, &hello(), Ok("1")))
+        .expect("a thread")
+        .join()
+        .expect("it bears that");
+}
+
+#[test]
 fn no_template_ends_the_process() {
     for bomb in [
         "{{ (['x' * 100000] * 100000) | join('y' * 1000) | length }}",
