@@ -49,22 +49,20 @@ impl Client {
         path: &str,
         body: Bytes,
     ) -> Result<(Response<Incoming>, Connection), ClientError> {
-        let mut connection = self.connection().await?;
-        let mut request = Request::builder().method(method).uri(format!("{}{path}", self.url.base));
-        request = request
-            .header(header::HOST, &self.url.authority)
-            .header(header::CONTENT_TYPE, "application/json");
-        if let Some(key) = &self.api_key {
-            request = request.header(header::AUTHORIZATION, format!("Bearer {key}"));
+        let mut kept = self.kept();
+        loop {
+            let was_kept = kept.is_some();
+            let mut connection = match kept.take() {
+                Some(connection) => connection,
+                None => self.connect().await?,
+            };
+            match connection.send_request(self.request(method, path, body.clone())?).await {
+                Ok(response) => return Ok((successful(response).await?, connection)),
+                // The server has closed it meanwhile, as it may between two requests.
+                Err(_) if was_kept => {}
+                Err(error) => return Err(connection_error(error)),
+            }
         }
-        let request = request.body(Full::new(body)).map_err(connection_error)?;
-        let response = connection.send_request(request).await.map_err(connection_error)?;
-        if response.status().is_success() {
-            return Ok((response, connection));
-        }
-        let status = response.status().as_u16();
-        let message = read(response).await?.pointer("/error/message").map(Value::to_string);
-        Err(ClientError::Status { status, message: message.unwrap_or_default() })
     }
 
     /// Keeps a connection whose answer was read to its end.
@@ -72,21 +70,39 @@ impl Client {
         self.idle.lock().push(connection);
     }
 
-    async fn connection(&self) -> Result<Connection, ClientError> {
-        loop {
-            let idle = self.idle.lock().pop();
-            match idle {
-                Some(connection) if connection.is_ready() => return Ok(connection),
-                Some(_) => {}
-                None => break,
-            }
+    fn request(&self, method: &str, path: &str, body: Bytes) -> Result<Request<Full<Bytes>>, ClientError> {
+        let mut request = Request::builder().method(method).uri(format!("{}{path}", self.url.base));
+        request = request
+            .header(header::HOST, &self.url.authority)
+            .header(header::CONTENT_TYPE, "application/json");
+        if let Some(key) = &self.api_key {
+            request = request.header(header::AUTHORIZATION, format!("Bearer {key}"));
         }
+        request.body(Full::new(body)).map_err(connection_error)
+    }
+
+    /// A kept connection that is open as far as is known.
+    fn kept(&self) -> Option<Connection> {
+        let mut idle = self.idle.lock();
+        std::iter::from_fn(|| idle.pop()).find(SendRequest::is_ready)
+    }
+
+    async fn connect(&self) -> Result<Connection, ClientError> {
         let stream = TcpStream::connect(&self.url.authority).await.map_err(connection_error)?;
         let _ = stream.set_nodelay(true);
         let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(connection_error)?;
         tokio::spawn(connection);
         Ok(sender)
     }
+}
+
+async fn successful(response: Response<Incoming>) -> Result<Response<Incoming>, ClientError> {
+    if response.status().is_success() {
+        return Ok(response);
+    }
+    let status = response.status().as_u16();
+    let message = read(response).await?.pointer("/error/message").map(Value::to_string);
+    Err(ClientError::Status { status, message: message.unwrap_or_default() })
 }
 
 /// A whole body as JSON; null where it is none.
@@ -97,4 +113,42 @@ pub(crate) async fn read(response: Response<Incoming>) -> Result<Value, ClientEr
 
 pub(crate) fn connection_error(error: impl std::error::Error) -> ClientError {
     ClientError::Connection(crate::error::with_causes(&error))
+}
+
+#[cfg(test)]
+mod tests {
+    use tokio::io::{AsyncReadExt, AsyncWriteExt};
+    use tokio::net::TcpListener;
+
+    use super::*;
+
+    /// Reads the head of a request, and answers it.
+    async fn answer(stream: &mut TcpStream) {
+        let mut head = Vec::new();
+        while !head.ends_with(b"\r\n\r\n") {
+            head.push(stream.read_u8().await.expect("a request"));
+        }
+        stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n1").await.expect("taken");
+    }
+
+    #[tokio::test]
+    async fn a_connection_that_was_closed_between_two_requests_is_replaced() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let url = format!("http://{}", listener.local_addr().expect("bound")).parse().expect("an address");
+        let server = tokio::spawn(async move {
+            let (mut first, _) = listener.accept().await.expect("a client");
+            answer(&mut first).await;
+            // It goes when the next request has come, without a word.
+            first.read_u8().await.expect("a request");
+            drop(first);
+            answer(&mut listener.accept().await.expect("again").0).await;
+        });
+        let client = Client::new(url, None);
+        for _ in 0..2 {
+            let (response, connection) = client.send("GET", "/", Bytes::new()).await.expect("an answer");
+            assert_eq!(read(response).await, Ok(Value::from(1)));
+            client.keep(connection);
+        }
+        server.await.expect("all was asked");
+    }
 }

@@ -49,17 +49,21 @@ pub(super) async fn complete(client: &Client, body: Bytes) -> Result<Answered, C
 }
 
 impl Answered {
-    /// Takes the data of an event. Only the last one, with the usage, is read: the others are stamped.
+    /// Takes the data of an event. Only what has usage is read, which some servers send by itself and others with the last
+    /// piece; the others are stamped.
     fn note(&mut self, event: &[u8], now: Duration) -> Result<(), ClientError> {
         let has = |part: &[u8]| event.windows(part.len()).any(|window| window == part);
-        if has(b"\"choices\":[]") || has(b"\"choices\": []") {
-            let value: Value =
-                serde_json::from_slice(event).map_err(|error| ClientError::Stream(error.to_string()))?;
-            self.output_tokens =
-                value.pointer("/usage/completion_tokens").and_then(Value::as_u64).unwrap_or(0);
-        } else if event.starts_with(b"{\"error\"") {
+        if event.starts_with(b"{\"error\"") {
             return Err(ClientError::Stream(String::from_utf8_lossy(event).into_owned()));
-        } else {
+        }
+        if !has(b"\"usage\":{") && !has(b"\"usage\": {") {
+            self.pieces.push(now);
+            return Ok(());
+        }
+        let value: Value =
+            serde_json::from_slice(event).map_err(|error| ClientError::Stream(error.to_string()))?;
+        self.output_tokens = value.pointer("/usage/completion_tokens").and_then(Value::as_u64).unwrap_or(0);
+        if value.pointer("/choices/0/text").and_then(Value::as_str).is_some_and(|text| !text.is_empty()) {
             self.pieces.push(now);
         }
         Ok(())
@@ -77,6 +81,13 @@ mod tests {
             answered.note(event.as_bytes(), Duration::from_secs(1)).expect("no error");
         }
         assert_eq!((answered.pieces.len(), answered.output_tokens), (1, 7));
+        for event in [
+            r#"{"choices":[{"text":"a"}],"usage":{"completion_tokens":8}}"#,
+            r#"{"choices":[{"text":""}],"usage": {"completion_tokens":9}}"#,
+        ] {
+            answered.note(event.as_bytes(), Duration::from_secs(1)).expect("no error");
+        }
+        assert_eq!((answered.pieces.len(), answered.output_tokens), (2, 9));
         assert!(answered.note(br#"{"error": {}}"#, Duration::ZERO).is_err());
     }
 }
