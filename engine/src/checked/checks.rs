@@ -19,6 +19,9 @@ const GREEDY_BELOW: f64 = 1e-5;
 const LEAST_TEMPERATURE: f64 = 0.01;
 pub(crate) const MAX_TEMPERATURE: f64 = 2.0;
 const MAX_PENALTY: f64 = 2.0;
+/// What repetition penalties are brought into: a logit divided by less, or multiplied by more, overflows 32 bits, and a row of
+/// such logits has no best token.
+const REPETITION_PENALTIES: (f64, f64) = (1e-30, 1e30);
 const MAX_BIAS: f64 = 100.0;
 const MAX_OUTPUTS: u32 = 16384;
 
@@ -127,14 +130,12 @@ impl SamplingParams {
                 return refuse(field, written(value), "a number from -2 to 2");
             }
         }
-        let repetition = self.repetition_penalty as f32;
+        let repetition = self.repetition_penalty;
         if !(repetition > 0.0 && repetition.is_finite()) {
-            return refuse(
-                "repetition_penalty",
-                written(self.repetition_penalty),
-                "above 0 and at most 3.4e38",
-            );
+            return refuse("repetition_penalty", written(repetition), "a number above 0");
         }
+        let (least, most) = REPETITION_PENALTIES;
+        let repetition = repetition.clamp(least, most) as f32;
         Ok((self.presence_penalty as f32, self.frequency_penalty as f32, repetition))
     }
 
@@ -287,7 +288,11 @@ mod tests {
         check(|p| p.top_k = -2, "top_k is -2: expected at least 1, or 0 or -1 for all tokens");
         check(|p| p.min_p = 1.1, "min_p is 1.1: expected a number from 0 to 1");
         check(|p| p.presence_penalty = 2.5, "presence_penalty is 2.5: expected a number from -2 to 2");
-        check(|p| p.repetition_penalty = 0.0, "repetition_penalty is 0: expected above 0 and at most 3.4e38");
+        check(|p| p.repetition_penalty = 0.0, "repetition_penalty is 0: expected a number above 0");
+        check(
+            |p| p.repetition_penalty = f64::INFINITY,
+            "repetition_penalty is inf: expected a number above 0",
+        );
         check(|p| p.stop = vec![String::new()], "stop is [\"\"]: expected no empty string");
         check(|p| p.min_tokens = 17, "min_tokens is 17: expected at most max_tokens = 16");
         check(|p| p.logprobs = Some(21), "logprobs is 21: expected 0 to max_logprobs = 20");

@@ -125,6 +125,42 @@ fn br_11_penalties_survive_preemptions() {
     }
 }
 
+/// Whatever a parameter that is allowed does to logits, some token is the best one.
+#[test]
+fn extreme_parameters_leave_finite_logits() {
+    let folder = folder();
+    let llm = load(options(folder.path()), reference::kernels());
+    let prompt = prompt(&mut Random(4), 20);
+    let base = SamplingParams { ignore_eos: true, seed: Some(1), ..SamplingParams::greedy(3) };
+    let mut requests = Vec::new();
+    for temperature in [0.0, 0.00002, 1.0, 2.0] {
+        // All tokens, and those alone that the penalties change.
+        for allowed_token_ids in [None, Some(prompt.clone())] {
+            for repetition_penalty in [5e-324, 1e-45, 1e-38, 4e-38, 1e-30, 1.0, 3e38, f64::MAX] {
+                for sign in [-1.0, 1.0] {
+                    let logit_bias = prompt.iter().map(|&id| (id, sign * 1e300)).collect();
+                    let params = SamplingParams {
+                        temperature,
+                        repetition_penalty,
+                        logit_bias,
+                        allowed_token_ids: allowed_token_ids.clone(),
+                        presence_penalty: 2.0 * sign,
+                        frequency_penalty: 2.0 * sign,
+                        logprobs: Some(2),
+                        ..base.clone()
+                    };
+                    requests.push((prompt.clone(), params));
+                }
+            }
+        }
+    }
+    for output in llm.generate_with(requests).unwrap() {
+        let one = &output.outputs[0];
+        assert_eq!((one.finish_reason, one.token_ids.len()), (FinishReason::Length, 3));
+        assert!(one.cumulative_logprob.is_some_and(f64::is_finite), "{one:?}");
+    }
+}
+
 #[test]
 fn br_17_a_cache_hit_gives_the_same_text() {
     let folder = folder();

@@ -39,7 +39,7 @@ const ROWS: &[Row] = &[
     row("best_of", "null", "[1]", "[0, 2]", r#"["1", 1.5, -1]"#),
     row("presence_penalty", "0.0", "[-2, -1.5, 0, 2]", "[-2.001, 2.001, 1e300]", NUMBERS),
     row("frequency_penalty", "0.0", "[-2, 0, 1, 2]", "[-2.001, 2.001]", NUMBERS),
-    row("repetition_penalty", "1.0", "[0.001, 1, 2, 1000]", "[0, -1, 1e300]", NUMBERS),
+    row("repetition_penalty", "1.0", "[5e-324, 1e-45, 0.001, 1, 2, 1000, 1e300]", "[0, -1]", NUMBERS),
     row("temperature", "1.0", "[0, 0.000001, 0.005, 1, 2]", "[-0.001, 2.001, 1e300]", NUMBERS),
     row("top_p", "1.0", "[0.000001, 0.5, 1]", "[0, -0.1, 1.001]", NUMBERS),
     row("top_k", "0", "[-1, -1.0, 0, 1, 1000000]", "[-2, -2.0]", INTEGERS),
