@@ -145,6 +145,10 @@ impl EngineClient for AsyncLlm {
         self.off_thread(move |engine| engine.frontend.token_strs(&token_ids)).await
     }
 
+    async fn token_bytes(&self, token_ids: Vec<u32>) -> Result<Vec<Vec<u8>>> {
+        self.off_thread(move |engine| engine.frontend.token_bytes(&token_ids)).await
+    }
+
     fn model(&self) -> &ModelInfo {
         &self.engine.model
     }

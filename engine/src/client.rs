@@ -74,6 +74,20 @@ pub trait EngineClient: Send + Sync {
         Ok(texts)
     }
 
+    /// The bytes of each token within a text; those of a token may be parts of characters. Without code of its own, a client
+    /// tells the text of each.
+    ///
+    /// # Errors
+    ///
+    /// [`Error::TokenId`](crate::Error::TokenId).
+    async fn token_bytes(&self, token_ids: Vec<u32>) -> Result<Vec<Vec<u8>>> {
+        let mut all = Vec::with_capacity(token_ids.len());
+        for token_id in token_ids {
+            all.push(self.detokenize(vec![token_id]).await?.into_bytes());
+        }
+        Ok(all)
+    }
+
     /// What is served.
     fn model(&self) -> &ModelInfo;
 

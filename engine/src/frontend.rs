@@ -142,6 +142,17 @@ impl Frontend {
         Ok(token_ids.iter().map(|&id| tokenizer.id_to_token(id).unwrap_or_default()).collect())
     }
 
+    /// The bytes of the tokens within a text.
+    pub(crate) fn token_bytes(&self, token_ids: &[u32]) -> Result<Vec<Vec<u8>>> {
+        self.check_tokens(token_ids)?;
+        let tokenizer = self.renderer.tokenizer()?;
+        let of = |&id: &u32| match tokenizer.token_bytes(id) {
+            Some(bytes) => bytes.to_vec(),
+            None => tokenizer.decode(&[id]).into_bytes(),
+        };
+        guarded("detokenizing", || Ok(token_ids.iter().map(of).collect()))
+    }
+
     fn check_tokens(&self, token_ids: &[u32]) -> Result<()> {
         let vocab_size = self.limits.vocab_size;
         match token_ids.iter().find(|&&id| id as usize >= vocab_size) {

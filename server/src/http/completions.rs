@@ -5,7 +5,7 @@ use std::sync::Arc;
 use axum::Json;
 use axum::extract::State;
 use axum::response::{IntoResponse, Response};
-use futures_util::future::try_join_all;
+use futures_util::future::{join_all, try_join_all};
 use quire_engine::{
     CompletionOutput, Delta, FinishReason, Prompt, RequestOutput, RequestStream, SamplingParams, StopReason,
     TokenLogprobs,
@@ -18,12 +18,13 @@ use super::beams::{AskedSearch, BeamFields};
 use super::body::Body;
 use super::caller::Caller;
 use super::chunks::{ChoiceWriter, ChunkSink, Chunks};
-use super::echo::Echo;
+use super::echo::{self, Echo};
 use super::error::ApiError;
 use super::field_names::FieldNames;
 use super::logprobs::{CompletionLogprobs, TokenForm};
 use super::service::Service;
 use super::streaming::{self, Streaming};
+use super::text_place::TextPlace;
 use super::{common, events, prompts, request_id, sampling};
 
 pub(crate) async fn completions(
@@ -40,6 +41,7 @@ pub(crate) async fn completions(
         is_prompt_alone: asked.is_prompt_alone,
         is_search: asked.search.beams.is_some(),
         echoes: Vec::new(),
+        starts: Vec::new(),
     };
     let echoed = if asked.echo { asked.prompts.clone() } else { Vec::new() };
     let id = &asked.head.id;
@@ -57,6 +59,10 @@ pub(crate) async fn completions(
         .zip(&prepared.requests)
         .map(|(prompt, request)| Echo::of(&service, prompt, request.prompt(), &asked.params));
     form.echoes = try_join_all(echoes).await?;
+    if form.has_logprobs && form.echoes.is_empty() {
+        let prompts = prepared.requests.iter().map(|request| echo::place_behind(&service, request.prompt()));
+        form.starts = join_all(prompts).await;
+    }
     let mut usage = prepared.usage().with_details(service.settings.enable_prompt_tokens_details);
     let head = asked.head;
     if let Some(streaming) = asked.streaming {
@@ -173,6 +179,8 @@ struct Form {
     token_form: TokenForm,
     /// What they begin with, a prompt each; empty where that is nothing.
     echoes: Vec<Echo>,
+    /// Where they begin otherwise, a prompt each; empty where nobody asks.
+    starts: Vec<TextPlace>,
 }
 
 impl Form {
@@ -187,13 +195,26 @@ impl Form {
         outputs.enumerate().map(|(index, one)| self.choice(place, index, one, output)).collect()
     }
 
+    /// Adds what is echoed of the prompt at `place`; where the first token of its outputs stands.
+    fn begin(
+        &self,
+        place: usize,
+        prompt: &[Option<TokenLogprobs>],
+        logprobs: &mut CompletionLogprobs,
+    ) -> TextPlace {
+        match self.echoes.get(place) {
+            Some(echo) => echo.push_tokens(logprobs, prompt, self.token_form),
+            None => self.starts.get(place).cloned().unwrap_or_default(),
+        }
+    }
+
     fn choice(&self, place: usize, index: usize, one: &CompletionOutput, of: &RequestOutput) -> Choice {
         let echo = self.echoes.get(place);
         let logprobs = self.has_logprobs.then(|| {
             let mut logprobs = CompletionLogprobs::default();
             let prompt = of.prompt_logprobs.as_deref().unwrap_or_default();
-            let start = echo.map_or(0, |echo| echo.push_tokens(&mut logprobs, prompt, self.token_form));
-            push_all(&mut logprobs, one.logprobs.as_deref().unwrap_or_default(), start, self.token_form);
+            let mut at = self.begin(place, prompt, &mut logprobs);
+            push_all(&mut logprobs, one.logprobs.as_deref().unwrap_or_default(), &mut at, self.token_form);
             logprobs
         });
         Choice {
@@ -210,17 +231,17 @@ impl Form {
 fn push_all(
     logprobs: &mut CompletionLogprobs,
     tokens: &[TokenLogprobs],
-    start: usize,
+    place: &mut TextPlace,
     form: TokenForm,
-) -> usize {
-    tokens.iter().fold(start, |offset, token| logprobs.push(token, offset, form))
+) {
+    tokens.iter().for_each(|token| logprobs.push(token, place, form));
 }
 
 /// Writes the choices of a stream.
 struct Choices {
     form: Form,
     /// Where the next token of each choice stands in its text; none before its first event.
-    offsets: Vec<Option<usize>>,
+    offsets: Vec<Option<TextPlace>>,
     /// The log-probabilities of each prompt, once they are known.
     prompts: Vec<Vec<Option<TokenLogprobs>>>,
 }
@@ -232,14 +253,13 @@ impl Choices {
     }
 
     /// What a choice begins with, and where its first token stands.
-    fn opening(&self, place: usize) -> (&str, CompletionLogprobs, usize) {
+    fn opening(&self, place: usize) -> (&str, CompletionLogprobs, TextPlace) {
         let mut logprobs = CompletionLogprobs::default();
-        let Some(echo) = self.form.echoes.get(place) else { return ("", logprobs, 0) };
         let start = match self.form.has_logprobs {
-            true => echo.push_tokens(&mut logprobs, &self.prompts[place], self.form.token_form),
-            false => 0,
+            true => self.form.begin(place, &self.prompts[place], &mut logprobs),
+            false => TextPlace::default(),
         };
-        (&echo.text, logprobs, start)
+        (self.form.echoes.get(place).map_or("", |echo| &echo.text), logprobs, start)
     }
 }
 
@@ -249,20 +269,19 @@ impl ChoiceWriter for Choices {
     fn delta(&mut self, place: usize, delta: Delta, chunks: &mut ChunkSink<'_>) {
         let index = place * self.form.num_outputs + delta.index as usize;
         let mut text = delta.text;
-        let (mut logprobs, start) = match self.offsets[index] {
-            Some(start) => (CompletionLogprobs::default(), start),
+        let (mut logprobs, mut at) = match self.offsets[index].take() {
+            Some(at) => (CompletionLogprobs::default(), at),
             None => {
                 let (echo, logprobs, start) = self.opening(place);
                 text.insert_str(0, echo);
                 (logprobs, start)
             }
         };
-        let mut end = start;
         let logprobs = delta.logprobs.map(|tokens| {
-            end = push_all(&mut logprobs, &tokens, start, self.form.token_form);
+            push_all(&mut logprobs, &tokens, &mut at, self.form.token_form);
             logprobs
         });
-        self.offsets[index] = Some(end);
+        self.offsets[index] = Some(at);
         if text.is_empty() && logprobs.is_none() && delta.finish_reason.is_none() {
             return;
         }

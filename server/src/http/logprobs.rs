@@ -4,6 +4,8 @@ use quire_engine::{TokenLogprob, TokenLogprobs};
 use serde::Serialize;
 use serde_json::{Map, Value};
 
+use super::text_place::TextPlace;
+
 /// What JSON has in place of minus infinity.
 const FLOOR: f32 = -9999.0;
 
@@ -40,17 +42,16 @@ pub(crate) struct CompletionLogprobs {
 }
 
 impl CompletionLogprobs {
-    /// Adds a token that stands `offset` characters from the beginning of the text; returns where the next one stands.
-    pub(crate) fn push(&mut self, token: &TokenLogprobs, offset: usize, form: TokenForm) -> usize {
+    /// Adds the token that stands at `place`, which it moves on.
+    pub(crate) fn push(&mut self, token: &TokenLogprobs, place: &mut TextPlace, form: TokenForm) {
         let mut top = Map::new();
         for one in token.top.iter().chain([&token.token]) {
             top.entry(form.write(one)).or_insert_with(|| floored(one.logprob).into());
         }
-        self.text_offset.push(offset);
+        self.text_offset.push(place.take(bytes_of(&token.token)));
         self.token_logprobs.push(Some(floored(token.token.logprob)));
         self.tokens.push(form.write(&token.token));
         self.top_logprobs.push(Some(top));
-        offset + num_characters(&token.token)
     }
 
     /// Adds the first token of a prompt, which nothing predicts.
@@ -62,13 +63,9 @@ impl CompletionLogprobs {
     }
 }
 
-/// Characters that begin with a token.
-fn num_characters(token: &TokenLogprob) -> usize {
-    let begins = |byte: &&u8| **byte & 0xC0 != 0x80;
-    token
-        .bytes
-        .as_ref()
-        .map_or_else(|| token.token.chars().count(), |bytes| bytes.iter().filter(begins).count())
+/// The bytes of a token, those of its text unless they are no whole characters.
+fn bytes_of(token: &TokenLogprob) -> &[u8] {
+    token.bytes.as_deref().unwrap_or(token.token.as_bytes())
 }
 
 /// `logprobs` of a chat's choice.
@@ -96,7 +93,7 @@ impl ChatLogprobs {
         let one = |token: &TokenLogprob| ChatTokenLogprob {
             token: form.write(token),
             logprob: floored(token.logprob),
-            bytes: token.bytes.clone().unwrap_or_else(|| token.token.clone().into_bytes()),
+            bytes: bytes_of(token).to_vec(),
         };
         let content = tokens.iter().map(|token| ChatTokenLogprobs {
             token: one(&token.token),
@@ -129,7 +126,9 @@ mod tests {
             top: vec![token(5, "é", -1.0), token(6, "b", masked)],
         }];
         let mut logprobs = CompletionLogprobs::default();
-        assert_eq!(logprobs.push(&tokens[0], 3, TokenForm::Text), 4);
+        let mut place = TextPlace::default().at(3);
+        logprobs.push(&tokens[0], &mut place, TokenForm::Text);
+        assert_eq!(place, TextPlace::default().at(4));
         let expected = json!({"text_offset": [3], "token_logprobs": [-1.0], "tokens": ["é"], "top_logprobs": [{"é": -1.0, "b": -9999.0}]});
         assert_eq!(serde_json::to_value(&logprobs).expect("plain"), expected);
         let chat = serde_json::to_value(ChatLogprobs::of(&tokens, TokenForm::Id)).expect("plain");
@@ -153,7 +152,7 @@ mod tests {
         let mut logprobs = CompletionLogprobs::default();
         logprobs.push(
             &TokenLogprobs { token: token(7, "z", -4.0), rank: 9, top: vec![token(1, "a", -0.5)] },
-            0,
+            &mut TextPlace::default(),
             TokenForm::Text,
         );
         assert_eq!(

@@ -48,6 +48,7 @@ mod stall;
 mod status;
 mod stream_writer;
 mod streaming;
+mod text_place;
 pub(crate) mod tls;
 mod tokens;
 pub(crate) mod tools;

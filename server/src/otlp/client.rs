@@ -59,6 +59,10 @@ impl EngineClient for TracedClient {
         self.engine.token_strs(token_ids).await
     }
 
+    async fn token_bytes(&self, token_ids: Vec<u32>) -> Result<Vec<Vec<u8>>> {
+        self.engine.token_bytes(token_ids).await
+    }
+
     fn model(&self) -> &ModelInfo {
         self.engine.model()
     }

@@ -81,12 +81,12 @@ async fn a_prompt_that_is_cut_is_echoed_as_it_is_read() {
             6,
             "bc本dH",
             json!(["b", "c", "\u{FFFD}", "\u{FFFD}", "\u{FFFD}", "d", "H"]),
-            json!([0, 1, 2, 3, 3, 3, 4]),
+            json!([0, 1, 2, 2, 2, 3, 4]),
         ),
         // Within a character.
-        (3, "\u{FFFD}\u{FFFD}dH", json!(["\u{FFFD}", "\u{FFFD}", "d", "H"]), Value::Null),
+        (3, "\u{FFFD}\u{FFFD}dH", json!(["\u{FFFD}", "\u{FFFD}", "d", "H"]), json!([0, 1, 2, 3])),
         (7, "abc本dH", Value::Null, Value::Null),
-        (100, "abc本dH", Value::Null, json!([0, 1, 2, 3, 4, 4, 4, 5])),
+        (100, "abc本dH", Value::Null, json!([0, 1, 2, 3, 3, 3, 4, 5])),
     ] {
         let mut body = base.clone();
         body["truncate_prompt_tokens"] = json!(kept);
@@ -102,14 +102,21 @@ async fn a_prompt_that_is_cut_is_echoed_as_it_is_read() {
     }
 }
 
+/// Where no text is wanted, tokens stand where they would.
 #[tokio::test]
-async fn special_tokens_in_front_of_an_echo_take_no_room_in_it() {
+async fn tokens_of_an_echo_without_text_stand_where_they_would() {
     let rig = Rig::new();
-    let prompt = json!([TinyTokenizer::EOS, TinyTokenizer::byte(b'a')]);
-    let body = json!({"prompt": prompt, "echo": true, "max_tokens": 0, "logprobs": 0, "detokenize": false});
-    let (_, answer) = rig.post(PATH, body).await;
-    assert_eq!(answer["choices"][0]["text"], "", "no text is wanted: {answer}");
-    assert_eq!(answer["choices"][0]["logprobs"]["text_offset"], json!([0, 0]), "{answer}");
+    for prompt in [json!([TinyTokenizer::EOS, TinyTokenizer::byte(b'a')]), json!("ab")] {
+        let mut body =
+            json!({"prompt": prompt, "echo": true, "max_tokens": 1, "logprobs": 0, "temperature": 0});
+        let (_, with_text) = rig.post(PATH, body.clone()).await;
+        body["detokenize"] = false.into();
+        let (_, answer) = rig.post(PATH, body).await;
+        let choice = &answer["choices"][0];
+        assert_eq!(choice["text"], "", "no text is wanted: {answer}");
+        assert_eq!(choice["logprobs"], with_text["choices"][0]["logprobs"], "{answer}");
+        assert_ne!(choice["logprobs"]["text_offset"][1], json!(0), "{answer}");
+    }
 }
 
 /// What is said of outputs is looked at though there are none.

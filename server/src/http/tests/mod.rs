@@ -13,6 +13,7 @@ mod known_failures;
 mod limits;
 mod load;
 mod metrics;
+mod offsets;
 mod prompts;
 mod rig;
 mod routes;
