@@ -89,6 +89,11 @@ impl Reading {
         }
         let format = settings.tool_format.unwrap_or(ToolFormat::Hermes);
         let parsing = choice.parsing(format, &tools);
+        if !params.detokenize && parsing != ToolParsing::None {
+            let message =
+                "detokenize is false: expected true beside tools, whose calls are read from the text";
+            return Err(ApiError::bad_field("detokenize", message));
+        }
         if matches!(parsing, ToolParsing::Auto { .. }) && format.needs_special_tokens() {
             params.skip_special_tokens = false;
         }
@@ -152,6 +157,24 @@ mod tests {
         assert!(chat.template_variables.is_empty());
         let (_, params) = take(json!({"tools": tools(), "tool_choice": "required"}), hermes).expect("a form");
         assert!(params.structured_outputs.is_some());
+    }
+
+    #[test]
+    fn without_a_text_there_are_no_calls() {
+        let hermes = ReadingSettings { tool_format: Some(ToolFormat::Hermes), ..ReadingSettings::default() };
+        let named = json!({"type": "function", "function": {"name": "now"}});
+        for (choice, is_refused) in
+            [(json!("auto"), true), (json!("required"), true), (named, true), (json!("none"), false)]
+        {
+            let mut body =
+                Body::parse(json!({"tools": tools(), "tool_choice": choice}).to_string().as_bytes())
+                    .expect("an object");
+            let asked = AskedTools::take(&mut body, &mut ChatPrompt::new(Vec::new())).expect("a choice");
+            let mut params = SamplingParams { detokenize: false, ..SamplingParams::default() };
+            let reading = Reading::of(asked, hermes, (&mut params, &mut FieldNames::default()));
+            let param = reading.err().and_then(|error| error.param);
+            assert_eq!(param.as_deref(), is_refused.then_some("detokenize"), "{choice}");
+        }
     }
 
     #[test]
