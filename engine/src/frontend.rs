@@ -14,6 +14,7 @@ use crate::beam::{BeamSearchParams, CheckedBeams};
 use crate::chat::ReasoningPlace;
 use crate::checked::{CheckedParams, ParamLimits};
 use crate::clock::Clock;
+use crate::params::ParamError;
 use crate::prompt::Prompt;
 use crate::renderer::{PromptRenderer, RenderedPrompt};
 use crate::request::{Request, RequestId};
@@ -99,6 +100,9 @@ impl Frontend {
             let (params, _) = self.check_params(&request)?;
             let token_ids = self.tokenize_within(request.prompt, &params)?.token_ids;
             self.check_length(&token_ids, usize::from(!request.prompt_alone))?;
+            if !request.prompt_alone {
+                self.check_min_tokens(&params, token_ids.len())?;
+            }
             self.grammar(&params, &token_ids)?.map(|grammar| grammar.wait()).transpose()?;
             request.prompt = Prompt::TokenIds(token_ids);
             Ok(request)
@@ -165,6 +169,9 @@ impl Frontend {
         let (mut params, mut beams) = self.check_params(&request)?;
         let RenderedPrompt { text, token_ids } = self.tokenize_within(request.prompt, &params)?;
         self.check_length(&token_ids, usize::from(!request.prompt_alone))?;
+        if !request.prompt_alone {
+            self.check_min_tokens(&params, token_ids.len())?;
+        }
         let mut grammar = self.grammar(&params, &token_ids)?;
         if request.prompt_alone {
             // What it says of outputs is right, and counts for nothing from here on.
@@ -270,6 +277,20 @@ impl Frontend {
         }
         let pinnable = self.capacity.pinnable_blocks;
         if need > have { Err(PromptError::NeverFits { num_tokens, need, have, pinnable }) } else { Ok(()) }
+    }
+
+    /// As many tokens as must come have room behind the prompt.
+    fn check_min_tokens(&self, params: &CheckedParams, num_prompt_tokens: usize) -> Result<(), ParamError> {
+        let room = self.max_model_len.saturating_sub(num_prompt_tokens);
+        let given = params.min_tokens();
+        if given as usize <= room {
+            return Ok(());
+        }
+        let context = self.max_model_len;
+        let rule = format!(
+            "at most {room}, which the context of {context} leaves behind {num_prompt_tokens} tokens"
+        );
+        Err(ParamError::Value { field: "min_tokens", value: given.to_string(), rule })
     }
 
     /// What separates cached blocks: tenant and salt of the request. One that needs all of its prompt computed gets blocks of

@@ -80,6 +80,26 @@ async fn log_probabilities_have_bytes() {
     assert_eq!(content[0]["top_logprobs"].as_array().map(Vec::len), Some(2));
 }
 
+/// A context of 200: as many tokens as must come have room in it, whether a limit is given or not.
+#[tokio::test]
+async fn tokens_that_must_come_have_room() {
+    let rig = Rig::new();
+    let (_, body) = rig.post("/tokenize", json!({"messages": hello()})).await;
+    let room = 200 - body["count"].as_u64().expect("a number");
+    for (min_tokens, expected) in [(room, StatusCode::OK), (room + 1, StatusCode::BAD_REQUEST)] {
+        let body = json!({"messages": hello(), "min_tokens": min_tokens});
+        let (status, body) = rig.post(PATH, body).await;
+        assert_eq!(status, expected, "{body}");
+        if status != StatusCode::OK {
+            assert_eq!(body["error"]["param"], "min_tokens", "{body}");
+        }
+    }
+    // The default of max_tokens is cut to what fits, min_tokens is not.
+    let body = json!({"prompt": "x".repeat(195), "min_tokens": 6});
+    let (status, body) = rig.post("/v1/completions", body).await;
+    assert_eq!((status, &body["error"]["param"]), (StatusCode::BAD_REQUEST, &json!("min_tokens")), "{body}");
+}
+
 #[tokio::test]
 async fn a_conversation_that_is_none_is_refused() {
     let rig = Rig::new();
