@@ -183,6 +183,9 @@ impl Error {
     pub fn field(&self) -> Option<&str> {
         match self {
             Self::Param(error) => Some(error.field()),
+            Self::Grammar(GrammarError::Invalid { field: "whitespace_pattern", .. }) => {
+                Some("structured_outputs.whitespace_pattern")
+            }
             Self::Grammar(_) => Some("structured_outputs"),
             Self::NoTokenLeft { fields, .. } => fields.first().copied(),
             Self::Prompt(

@@ -11,6 +11,7 @@ mod error;
 mod grammar;
 mod lark;
 mod params;
+mod pattern;
 mod schema;
 mod source;
 mod special;

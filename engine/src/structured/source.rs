@@ -6,6 +6,7 @@ use serde_json::Value;
 
 use super::error::GrammarError;
 use super::lark;
+use super::pattern;
 use super::schema;
 use super::special::SpecialTokens;
 use super::tags::StructuralTags;
@@ -105,6 +106,10 @@ impl GrammarSource {
     ///
     /// [`GrammarError::Invalid`].
     pub(super) fn to_grammar(&self, special: &SpecialTokens) -> Result<TopLevelGrammar, GrammarError> {
+        if let Some(reason) = self.whitespace.as_deref().and_then(pattern::syntax_fault) {
+            let reason = on_one_line(&reason);
+            return Err(GrammarError::Invalid { field: "whitespace_pattern", reason });
+        }
         let form = match self.kind {
             GrammarKind::Json | GrammarKind::JsonObject => {
                 let schema = serde_json::from_str(&self.text)
@@ -113,7 +118,11 @@ impl GrammarSource {
                     self.prepared(schema).map_err(|reason| self.invalid(reason))?,
                 )
             }
-            GrammarKind::Regex => TopLevelGrammar::from_regex(without_anchors(&self.text)),
+            GrammarKind::Regex => {
+                let regex = without_anchors(&self.text);
+                pattern::fault(regex).map_or(Ok(()), |reason| Err(self.invalid(reason)))?;
+                TopLevelGrammar::from_regex(regex)
+            }
             GrammarKind::Choice => TopLevelGrammar::from_lark(self.text.clone()),
             GrammarKind::Lark => {
                 let lark = lark::with_schemas(&self.text, |schema| self.prepared(schema));

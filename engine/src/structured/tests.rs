@@ -150,6 +150,32 @@ fn what_cannot_be_compiled_is_told_with_its_field() {
     }
 }
 
+/// As Python's `re` does, whatever an expression lacks.
+#[test]
+fn broken_expressions_are_refused_wherever_they_stand() {
+    let compiler = compiler();
+    for broken in [
+        "a\\", "\\", "^\\", "a\\\\\\", "[a\\", "[", "[a", "[]", "[^", "[b-a]", "(", ")", "a)", "(a", "(?",
+        "(?P<n", "(?P<1>a)", "*", "+a", "?", "a|*", "(*a)", "a{2,1}", "\\x", "\\xg0", "\\u12", "\\q", "\\1",
+    ] {
+        for given in [
+            json!({"regex": broken}),
+            json!({"json": {"type": "string", "pattern": broken}}),
+            json!({"json": {"type": "object", "patternProperties": {broken: {}}}}),
+            json!({"json": {"type": "object"}, "whitespace_pattern": broken}),
+        ] {
+            assert!(compile(&compiler, given.clone()).is_err(), "{given}");
+        }
+    }
+    let error = compile(&compiler, json!({"regex": "a\\"})).unwrap_err().to_string();
+    assert!(error.contains("ends with a backslash that escapes nothing"), "{error}");
+    let error =
+        compile(&compiler, json!({"json_object": true, "whitespace_pattern": "["})).unwrap_err().to_string();
+    assert!(error.starts_with("structured_outputs.whitespace_pattern cannot be used"), "{error}");
+    check(json!({"regex": "a\\\\"}), &["a\\"], &["a", "a/"]);
+    check(json!({"regex": "a\\$"}), &["a$"], &["a", "a\\"]);
+}
+
 #[test]
 fn a_grammar_is_compiled_once() {
     let compiler = compiler();

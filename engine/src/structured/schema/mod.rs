@@ -34,6 +34,8 @@ mod walk;
 
 use serde_json::{Map, Value};
 
+use super::pattern;
+
 pub(super) use spelling::escapes;
 
 /// Words whose value is a whole number, which JSON may write as 2.0.
@@ -56,11 +58,28 @@ const UNEVALUATED: [&str; 2] = ["unevaluatedItems", "unevaluatedProperties"];
 ///
 /// Why outputs cannot be held to it.
 pub(super) fn exact(mut schema: Value) -> Result<Value, String> {
+    check_patterns(&schema)?;
     finite::check(&schema)?;
     counts::check(&schema)?;
     formats::write_out(&mut schema);
     classes::write_out(&mut schema)?;
     Ok(schema)
+}
+
+/// Refuses patterns that the compiler would read as others.
+fn check_patterns(schema: &Value) -> Result<(), String> {
+    let mut found = Ok(());
+    walk::each(schema, &mut |words| {
+        let names = words.get("patternProperties").and_then(Value::as_object).into_iter().flat_map(Map::keys);
+        let patterns =
+            words.get("pattern").and_then(Value::as_str).into_iter().chain(names.map(String::as_str));
+        for given in patterns {
+            if let Some(reason) = pattern::fault(given) {
+                found = Err(format!("pattern {given:?}: {reason}"));
+            }
+        }
+    });
+    found
 }
 
 /// What a schema may be in other words, the plainest first; none where there are no others.
