@@ -98,7 +98,7 @@ impl Frontend {
     pub(crate) fn check(&self, mut request: Request) -> Result<Request> {
         guarded("checking the request", || {
             let (params, _) = self.check_params(&request)?;
-            let token_ids = self.tokenize_within(request.prompt, &params)?.token_ids;
+            let token_ids = self.tokenize_within(request.prompt, &params, request.prompt_alone)?.token_ids;
             self.check_length(&token_ids, usize::from(!request.prompt_alone))?;
             if !request.prompt_alone {
                 self.check_min_tokens(&params, token_ids.len())?;
@@ -167,7 +167,8 @@ impl Frontend {
 
     fn try_prepare(&self, request: Request, arrival: Arrival) -> Result<Prepared> {
         let (mut params, mut beams) = self.check_params(&request)?;
-        let RenderedPrompt { text, token_ids } = self.tokenize_within(request.prompt, &params)?;
+        let RenderedPrompt { text, token_ids } =
+            self.tokenize_within(request.prompt, &params, request.prompt_alone)?;
         self.check_length(&token_ids, usize::from(!request.prompt_alone))?;
         if !request.prompt_alone {
             self.check_min_tokens(&params, token_ids.len())?;
@@ -225,10 +226,16 @@ impl Frontend {
     }
 
     /// The end of the prompt, as far as the parameters keep it.
-    fn tokenize_within(&self, prompt: Prompt, params: &CheckedParams) -> Result<RenderedPrompt, PromptError> {
+    fn tokenize_within(
+        &self,
+        prompt: Prompt,
+        params: &CheckedParams,
+        is_alone: bool,
+    ) -> Result<RenderedPrompt, PromptError> {
         let mut prompt = self.renderer.render_prompt(prompt)?;
         if let Some(kept) = params.truncate_prompt_tokens() {
-            let kept = if kept == usize::MAX { self.max_model_len.saturating_sub(1) } else { kept };
+            let output = if is_alone { 0 } else { params.least_room(self.max_model_len) };
+            let kept = if kept == usize::MAX { self.max_model_len.saturating_sub(output) } else { kept };
             prompt.token_ids.drain(..prompt.token_ids.len().saturating_sub(kept));
         }
         Ok(prompt)

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use serde::{Deserialize, Serialize};
 
 use crate::OutputKind;
+use crate::checked::room;
 use crate::logits_processors::LogitsProcessorCall;
 use crate::structured::StructuredOutputs;
 
@@ -66,7 +67,8 @@ pub struct SamplingParams {
     pub bad_words: Vec<String>,
     /// The only tokens that may be generated, at least one.
     pub allowed_token_ids: Option<Vec<u32>>,
-    /// Keeps the last so many tokens of the prompt; -1 as many as the context holds beside a token of output.
+    /// Keeps the last so many tokens of the prompt; -1 as many as the context holds beside `max_tokens`, or a
+    /// token of output where that is none.
     pub truncate_prompt_tokens: Option<i64>,
     /// What a stream brings before the end.
     pub output_kind: OutputKind,
@@ -115,6 +117,11 @@ impl Default for SamplingParams {
 }
 
 impl SamplingParams {
+    /// Tokens of a context that are left for the output where `truncate_prompt_tokens` is -1.
+    pub fn room_within(&self, max_model_len: usize) -> usize {
+        room(self.max_tokens, self.min_tokens, max_model_len)
+    }
+
     /// What is left of them where nothing is generated: what the prompt's log-probabilities are.
     pub(crate) fn of_prompt_alone(&self) -> Self {
         Self {

@@ -172,12 +172,14 @@ impl SamplingParams {
         Ok(self.bad_words.clone())
     }
 
-    /// The prompt's tokens that are kept; -1 keeps what the context holds.
+    /// The prompt's tokens that are kept; -1 keeps what the context holds beside `max_tokens`.
     fn check_truncation(&self) -> Result<Option<usize>, ParamError> {
         match self.truncate_prompt_tokens {
-            Some(given) if given == 0 || given < -1 => {
-                refuse("truncate_prompt_tokens", given, "at least 1, or -1 for as many as the context holds")
-            }
+            Some(given) if given == 0 || given < -1 => refuse(
+                "truncate_prompt_tokens",
+                given,
+                "at least 1, or -1 for as many as the context holds beside max_tokens",
+            ),
             given => Ok(given.map(|given| usize::try_from(given).unwrap_or(usize::MAX))),
         }
     }

@@ -118,6 +118,11 @@ impl CheckedParams {
         fields.into_iter().filter(|(_, forbids)| *forbids).map(|(field, _)| field).collect()
     }
 
+    /// Tokens of output that a prompt is cut for, where it is cut to what fits.
+    pub(crate) fn least_room(&self, max_model_len: usize) -> usize {
+        room(self.max_tokens.map(Into::into), self.row.min_tokens.into(), max_model_len)
+    }
+
     /// The form that the output must have.
     pub(crate) fn grammar(&self) -> Option<&Arc<GrammarSource>> {
         self.grammar.as_ref()
@@ -167,4 +172,11 @@ impl CheckedParams {
     pub fn ends_with(&self, token_id: u32) -> Option<Option<StopReason>> {
         self.end_tokens.get(&token_id).cloned()
     }
+}
+
+/// Tokens of output that have room behind a prompt which is cut to what fits: as many as may come, else as must, at least one. More than
+/// the context would hold alone is cut itself, or refused.
+pub(crate) fn room(max_tokens: Option<u64>, min_tokens: u64, max_model_len: usize) -> usize {
+    let asked = usize::try_from(max_tokens.unwrap_or(min_tokens)).unwrap_or(usize::MAX);
+    if asked < max_model_len { asked.max(1) } else { 1 }
 }

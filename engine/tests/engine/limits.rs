@@ -140,6 +140,26 @@ fn a_prompt_is_cut_to_its_end() {
 }
 
 #[test]
+fn a_prompt_that_is_cut_to_what_fits_leaves_room_for_its_output() {
+    let rig = RigSpec::default().start(|_, _| 50);
+    let context = rig.llm.model().max_model_len;
+    let prompt: Vec<u32> = (0..context as u32 + 20).map(|i| 3 + i % 250).collect();
+    for (max_tokens, min_tokens, left) in
+        [(Some(1), 0, 1), (Some(40), 0, 40), (None, 0, 1), (None, 5, 5), (Some(context as u64), 0, 1)]
+    {
+        let params = SamplingParams {
+            truncate_prompt_tokens: Some(-1),
+            max_tokens,
+            min_tokens,
+            ..SamplingParams::greedy(1)
+        };
+        let output = rig.llm.generate([prompt.clone()], &params).unwrap().remove(0);
+        assert_eq!(output.prompt_token_ids, prompt[20 + left..], "{max_tokens:?}");
+        assert_eq!(output.outputs[0].token_ids.len(), left);
+    }
+}
+
+#[test]
 fn a_bad_word_is_forbidden_at_the_device() {
     let rig = RigSpec::default().start(|_, _| 50);
     let bad_words = |words: &[&str]| SamplingParams {

@@ -41,8 +41,12 @@ pub(crate) fn of_chat(
         names.add("max_tokens", "max_completion_tokens");
         renamed.insert("max_tokens".to_owned(), max);
     }
-    let defaults = SamplingParams { max_tokens: max_tokens_of_model(defaults), ..defaults.clone() };
-    take(body, &defaults, renamed, names)
+    take(body, &chat_defaults(defaults), renamed, names)
+}
+
+/// What a chat does not give.
+pub(crate) fn chat_defaults(defaults: &SamplingParams) -> SamplingParams {
+    SamplingParams { max_tokens: max_tokens_of_model(defaults), ..defaults.clone() }
 }
 
 /// What the model's files allow an answer; the 16 of completions are nobody's wish.

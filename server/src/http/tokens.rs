@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::State;
-use quire_engine::{Prompt, Request};
+use quire_engine::{Prompt, Request, SamplingParams};
 use serde_json::{Value, json};
 
 use super::body::Body;
@@ -23,9 +23,14 @@ pub(crate) async fn tokenize(
     let prompt = take_prompt(&mut body)?;
     let is_chat = matches!(prompt, Prompt::Chat(_));
     let max_model_len = service.engine.model().max_model_len;
-    let kept = take_truncation(&mut body, max_model_len)?;
+    let truncation = take_truncation(&mut body)?;
     let has_strs = body.take_bool("return_token_strs")?.unwrap_or(false);
-    check_params(&service, &body, is_chat).await?;
+    let params = check_params(&service, &body, is_chat).await?;
+    let kept = match truncation {
+        Some(Truncation::Kept(kept)) => kept,
+        Some(Truncation::ToContext) => max_model_len.saturating_sub(params.room_within(max_model_len)),
+        None => usize::MAX,
+    };
     service.pass_over(&body.rest(), &caller)?;
     let tokens = service.engine.tokenize(prompt).await.map_err(|error| {
         let error = ApiError::from(error);
@@ -57,30 +62,37 @@ fn take_prompt(body: &mut Body) -> Result<Prompt, ApiError> {
     }
 }
 
-/// The body of a chat, or of a completion, may come here as it is: its parameters change no token, and what the other route would
-/// refuse is refused.
-async fn check_params(service: &Service, body: &Body, is_chat: bool) -> Result<(), ApiError> {
-    if body.rest().is_empty() {
-        return Ok(());
-    }
+/// The body of a chat, or of a completion, may come here as it is: what the other route would refuse is refused. Of its parameters
+/// only the length of the output says something of the prompt.
+async fn check_params(service: &Service, body: &Body, is_chat: bool) -> Result<SamplingParams, ApiError> {
     let (mut rest, defaults) = (body.clone(), &service.engine.model().default_params);
+    if rest.rest().is_empty() {
+        return Ok(if is_chat { sampling::chat_defaults(defaults) } else { defaults.clone() });
+    }
     let (params, names) = match is_chat {
         true => sampling::of_chat(&mut rest, defaults)?,
         false => sampling::of_completion(&mut rest, defaults)?,
     };
     // Which prompt it is does not matter.
-    let checked = service.engine.check(Request::new(vec![0], params)).await;
-    checked.map(drop).map_err(|error| names.translate(error.into()))
+    let checked = service.engine.check(Request::new(vec![0], params.clone())).await;
+    checked.map_err(|error| names.translate(error.into()))?;
+    Ok(params)
 }
 
-/// Tokens that are kept, the last ones.
-fn take_truncation(body: &mut Body, max_model_len: usize) -> Result<usize, ApiError> {
+/// Tokens of a prompt that are kept, the last ones.
+enum Truncation {
+    Kept(usize),
+    /// What the context holds beside the output.
+    ToContext,
+}
+
+fn take_truncation(body: &mut Body) -> Result<Option<Truncation>, ApiError> {
     match body.take_integer("truncate_prompt_tokens")? {
-        None => Ok(usize::MAX),
-        Some(-1) => Ok(max_model_len.saturating_sub(1)),
-        Some(given) if given >= 1 => Ok(usize::try_from(given).unwrap_or(usize::MAX)),
+        None => Ok(None),
+        Some(-1) => Ok(Some(Truncation::ToContext)),
+        Some(given) if given >= 1 => Ok(Some(Truncation::Kept(usize::try_from(given).unwrap_or(usize::MAX)))),
         Some(given) => {
-            let rule = "at least 1, or -1 for as many as the context holds";
+            let rule = "at least 1, or -1 for as many as the context holds beside max_tokens";
             let message = format!("truncate_prompt_tokens is {given}: expected {rule}");
             Err(ApiError::bad_field("truncate_prompt_tokens", message))
         }

@@ -74,7 +74,11 @@ const SAMPLING: &[(&str, Kind, &str)] = &[
         "Words that must not be generated, with a space before them or without.",
     ),
     ("allowed_token_ids", SOME_TOKEN_IDS, "The only tokens that may be generated, at least one."),
-    ("truncate_prompt_tokens", TRUNCATION, "Keeps the last so many tokens of the prompt; -1 what fits."),
+    (
+        "truncate_prompt_tokens",
+        TRUNCATION,
+        "Keeps the last so many tokens of the prompt; -1 what fits beside max_tokens.",
+    ),
     ("output_kind", OUTPUT_KINDS, "Nothing here: stream says how an answer comes."),
     (
         "structured_outputs",
@@ -136,7 +140,11 @@ pub(super) fn tokenize(_: &SamplingParams) -> Vec<Field> {
     let own = vec![
         model(),
         Field::new("prompt", Kind::Text, "A text; it excludes messages."),
-        Field::new("truncate_prompt_tokens", TRUNCATION, "Keeps the last so many tokens; -1 what fits."),
+        Field::new(
+            "truncate_prompt_tokens",
+            TRUNCATION,
+            "Keeps the last so many tokens; -1 what fits beside max_tokens.",
+        ),
         Field::new(
             "return_token_strs",
             Kind::Bool,

@@ -61,6 +61,25 @@ async fn chat_render_and_tokenize_make_the_same_prompt() {
     assert!(lengths.len() >= 8, "each changes the prompt: {lengths:?}");
 }
 
+/// A context of 200.
+#[tokio::test]
+async fn a_prompt_is_cut_to_what_fits_beside_its_output() {
+    let rig = Rig::new();
+    for (max_tokens, kept) in [(json!(null), 184), (json!(1), 199), (json!(50), 150)] {
+        let body = json!({"prompt": "x".repeat(300), "truncate_prompt_tokens": -1, "max_tokens": max_tokens});
+        let (status, answer) = rig.post(COMPLETIONS, body.clone()).await;
+        assert_eq!((status, &answer["usage"]["prompt_tokens"]), (StatusCode::OK, &json!(kept)), "{answer}");
+        assert_eq!(rig.post("/tokenize", body).await.1["count"], kept);
+    }
+    let chat =
+        json!({"messages": [{"role": "user", "content": "x".repeat(300)}], "truncate_prompt_tokens": -1});
+    let (status, answer) = rig.post(CHAT, chat).await;
+    assert_eq!((status, &answer["usage"]["prompt_tokens"]), (StatusCode::OK, &json!(199)), "{answer}");
+    let alone =
+        json!({"prompt": "x".repeat(300), "truncate_prompt_tokens": -1, "max_tokens": 0, "echo": true});
+    assert_eq!(rig.post(COMPLETIONS, alone).await.1["usage"]["prompt_tokens"], 200);
+}
+
 #[tokio::test]
 async fn tokens_are_told_as_the_vocabulary_writes_them() {
     let rig = Rig::new();
