@@ -67,6 +67,7 @@ fn take(
                 format!("{} and structured_outputs say the same thing: expected one of them", form.field);
             return Err(ApiError::bad_field(form.field, message));
         }
+        names.add(WHITESPACE, "guided_whitespace_pattern");
         names.add("structured_outputs", form.field);
         given.insert("structured_outputs".to_owned(), form.value);
     }
@@ -80,6 +81,15 @@ struct OutputForm {
     field: &'static str,
     value: Value,
 }
+
+impl OutputForm {
+    fn holds_no_json(&self) -> bool {
+        ["regex", "choice", "grammar"].iter().any(|name| self.value.get(name).is_some())
+    }
+}
+
+/// What the engine calls the pattern of white space in its errors.
+const WHITESPACE: &str = "structured_outputs.whitespace_pattern";
 
 const GUIDED: [(&str, &str); 4] = [
     ("guided_json", "json"),
@@ -97,14 +107,18 @@ fn take_form(body: &mut Body) -> Result<Option<OutputForm>, ApiError> {
     for (field, name) in GUIDED {
         forms.extend(body.take_value(field).map(|value| OutputForm { field, value: json!({ name: value }) }));
     }
-    let pattern = body.take_value("guided_whitespace_pattern");
+    let pattern = body.take_text("guided_whitespace_pattern")?;
     if let [first, second, ..] = &forms[..] {
         let message = format!("{} and {} exclude each other", first.field, second.field);
         return Err(ApiError::bad_field(second.field, message));
     }
     let mut form = forms.pop();
     if let (Some(form), Some(pattern)) = (&mut form, pattern) {
-        form.value["whitespace_pattern"] = pattern;
+        if form.holds_no_json() {
+            let message = format!("guided_whitespace_pattern beside {}: expected a form of JSON", form.field);
+            return Err(ApiError::bad_field("guided_whitespace_pattern", message));
+        }
+        form.value["whitespace_pattern"] = pattern.into();
     }
     Ok(form)
 }
@@ -170,6 +184,24 @@ mod tests {
         }
         let error = chat(r#"{"top_logprobs": 3}"#).expect_err("no switch");
         assert_eq!(error.param.as_deref(), Some("top_logprobs"));
+    }
+
+    #[test]
+    fn a_pattern_of_white_space_is_told_by_its_name() {
+        for fields in [
+            r#""guided_whitespace_pattern": 5"#,
+            r#""guided_whitespace_pattern": [" "], "guided_json": {}"#,
+            r#""guided_whitespace_pattern": " ", "guided_regex": "a""#,
+            r#""guided_whitespace_pattern": {}, "response_format": {"type": "json_object"}"#,
+        ] {
+            let error = chat(&format!("{{{fields}}}")).expect_err(fields);
+            assert_eq!(error.param.as_deref(), Some("guided_whitespace_pattern"), "{fields}");
+            assert!(error.message.starts_with("guided_whitespace_pattern "), "{}", error.message);
+        }
+        let params =
+            chat(r#"{"guided_whitespace_pattern": " ?", "guided_json": {}}"#).expect("both are sound");
+        let form = params.structured_outputs.expect("a form");
+        assert_eq!(form.whitespace_pattern.as_deref(), Some(" ?"));
     }
 
     #[test]

@@ -66,6 +66,31 @@ async fn br_35_each_parameter_has_one_meaning() {
     assert_eq!(status, StatusCode::BAD_REQUEST);
 }
 
+/// What only the compiler of forms finds out, too.
+#[tokio::test]
+async fn a_broken_pattern_of_white_space_is_told_by_its_name() {
+    let rig = Rig::new();
+    for (form, pattern, param) in [
+        ("guided_json", "guided_whitespace_pattern", "guided_whitespace_pattern"),
+        ("response_format", "guided_whitespace_pattern", "guided_whitespace_pattern"),
+        ("structured_outputs", "", "structured_outputs.whitespace_pattern"),
+    ] {
+        let mut body = json!({"prompt": "a"});
+        match form {
+            "structured_outputs" => body[form] = json!({"json_object": true, "whitespace_pattern": "["}),
+            _ => (body[form], body[pattern]) = (json!({"type": "json_object"}), json!("[")),
+        }
+        if form == "guided_json" {
+            body[form] = json!({"type": "object"});
+        }
+        let (status, body) = rig.post(PATH, body).await;
+        assert_eq!((status, &body["error"]["param"]), (StatusCode::BAD_REQUEST, &json!(param)), "{body}");
+        let message = body["error"]["message"].as_str().expect("a text");
+        assert!(message.starts_with(&format!("{param} cannot be used: ")), "{message}");
+    }
+    rig.check_alive().await;
+}
+
 /// Wherever a value is, and whatever is wrong with it.
 #[tokio::test]
 async fn no_value_is_sent_back_whole() {
