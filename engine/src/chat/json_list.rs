@@ -12,6 +12,8 @@ pub(super) struct JsonList {
     raw: String,
     /// What stood before the list, if that is a mark: it is content where no list of calls follows.
     mark: &'static str,
+    /// Whether a text is a list and nothing else: then no part of one that is cut is content.
+    is_all: bool,
 }
 
 #[derive(Debug)]
@@ -26,7 +28,12 @@ enum Place {
 
 impl JsonList {
     pub(super) fn new(rules: CallRules, mark: &'static str) -> Self {
-        Self { rules, place: Place::Start, raw: String::new(), mark }
+        Self { rules, place: Place::Start, raw: String::new(), mark, is_all: false }
+    }
+
+    /// A text that is a list of calls and nothing else, as a grammar has it, and may be cut anywhere.
+    pub(super) fn alone(rules: CallRules) -> Self {
+        Self { is_all: true, ..Self::new(rules, "") }
     }
 
     /// Whether all that follows is content.
@@ -56,6 +63,7 @@ impl JsonList {
 
     pub(super) fn finish(&mut self, sink: &mut Sink) {
         match &self.place {
+            _ if self.is_all => {}
             Place::Text | Place::Between => {}
             Place::Call(call) if call.has_begun() => {}
             _ => self.give_up(None, sink),

@@ -86,7 +86,7 @@ impl Machine {
     }
 
     pub(super) fn required() -> Self {
-        Self::List(JsonList::new(CallRules::default(), ""))
+        Self::List(JsonList::alone(CallRules::default()))
     }
 
     pub(super) fn take(&mut self, c: char, sink: &mut Sink) {

@@ -246,6 +246,23 @@ fn calls_that_a_grammar_asked_for_are_read() {
     assert_eq!((name.as_str(), arguments.as_str(), output.content), ("add", "{\"a\": 1}", None));
 }
 
+/// Wherever `max_tokens` cuts it: what is no call yet is nothing, and calls that are complete stand.
+#[test]
+fn a_list_of_calls_that_is_cut_is_no_content() {
+    let tools = ToolParsing::Required { format: ToolFormat::Hermes };
+    let options = ChatParserOptions { tools, ..ChatParserOptions::default() };
+    let text =
+        "[{\"name\": \"now\", \"parameters\": {}} ,\n  {\"name\": \"add\", \"parameters\": {\"a\": 1}}]";
+    let [first, second] = ["{}}", "}}]"].map(|end| text.find(end).unwrap());
+    for cut in 0..=text.len() {
+        let output = check_splits(&options, &text[..cut]);
+        assert_eq!(output.content, None, "{}", &text[..cut]);
+        let whole = output.tool_calls.iter().filter(|call| call.arguments.ends_with('}')).count();
+        let expected = usize::from(cut >= first + 2) + usize::from(cut > second);
+        assert_eq!(whole, expected, "{}", &text[..cut]);
+    }
+}
+
 #[test]
 fn without_tools_all_is_content() {
     for (text, ..) in HERMES.iter().chain(LLAMA3_JSON).chain(MISTRAL).chain(PYTHONIC) {

@@ -343,3 +343,26 @@ async fn reasoning_comes_before_a_form_and_before_calls_that_must_be_made() {
         assert_eq!(said["reasoning_content"].as_str(), Some(reasoning));
     }
 }
+
+/// Wherever an answer that has to be calls is cut, its parts are no content.
+#[tokio::test]
+async fn calls_that_must_be_made_and_are_cut_are_no_content() {
+    let rig = reading(
+        "[{\"name\": \"add\", \"parameters\": {\"a\": 1}} ,\n  {\"name\": \"add\", \"parameters\": {}}]",
+    );
+    for max_tokens in [1, 5, 15, 38, 41, 50, 75] {
+        let mut body = json!({
+            "messages": hello(), "tools": tools(), "tool_choice": "required", "max_tokens": max_tokens, "temperature": 0,
+        });
+        let (status, whole) = rig.post(PATH, body.clone()).await;
+        assert_eq!(status, StatusCode::OK, "{whole}");
+        let choice = &whole["choices"][0];
+        assert_eq!(choice["message"]["content"].as_str().unwrap_or_default(), "", "{whole}");
+        body["stream"] = true.into();
+        let (said, reason) = joined(&rig.stream(PATH, body).await);
+        assert_eq!((&said["content"], &reason), (&json!(""), &choice["finish_reason"]), "{said}");
+        let num_calls = choice["message"]["tool_calls"].as_array().map_or(0, Vec::len);
+        assert_eq!(said["tool_calls"].as_array().map(Vec::len), Some(num_calls));
+        assert!(num_calls > 0 || max_tokens < 30, "{whole}");
+    }
+}
