@@ -7,7 +7,7 @@ use serde_json::Value;
 pub struct Tool {
     /// Its name.
     pub name: String,
-    /// The JSON schema of its arguments. A tool without one takes none.
+    /// The JSON schema of its arguments, which are an object. A tool without one takes none.
     pub parameters: Option<Value>,
 }
 
@@ -75,11 +75,24 @@ impl Tool {
         let name = name.ok_or_else(|| form(format!("{field}.function.name"), "a name", &function["name"]))?;
         let parameters = match &function["parameters"] {
             Value::Null => None,
-            schema @ Value::Object(_) => Some(schema.clone()),
+            schema @ Value::Object(words) => {
+                check_type(words.get("type"), &format!("{field}.function.parameters.type"))?;
+                Some(schema.clone())
+            }
             other => return Err(form(format!("{field}.function.parameters"), "a JSON schema", other)),
         };
         Ok(Self { name: name.to_owned(), parameters })
     }
+}
+
+/// Arguments are an object. A schema that does not say so means it, unless it names another type.
+fn check_type(given: Option<&Value>, field: &str) -> Result<(), ToolError> {
+    let is_object = match given {
+        None => true,
+        Some(Value::Array(types)) => types.iter().any(|one| one == "object"),
+        Some(one) => one == "object",
+    };
+    if is_object { Ok(()) } else { Err(form(field, "\"object\"", given.unwrap_or(&Value::Null))) }
 }
 
 pub(super) fn form(field: impl Into<String>, expected: &'static str, given: &Value) -> ToolError {

@@ -52,7 +52,7 @@ impl ToolChoice {
             Self::Named(name) => {
                 let tool =
                     tools.iter().find(|tool| tool.name == *name).ok_or_else(|| self.unknown(name, tools))?;
-                Ok(Some(tool.parameters.clone().unwrap_or_else(no_arguments)))
+                Ok(Some(arguments(tool)))
             }
         }
     }
@@ -80,6 +80,20 @@ impl ToolChoice {
     }
 }
 
+/// Words that say which values there are in place of a type.
+const OTHER_WORDS: [&str; 6] = ["$ref", "allOf", "anyOf", "oneOf", "const", "enum"];
+
+/// The schema of a tool's arguments, which are an object.
+fn arguments(tool: &Tool) -> Value {
+    let Some(mut schema) = tool.parameters.clone() else { return no_arguments() };
+    if let Some(words) = schema.as_object_mut()
+        && !OTHER_WORDS.iter().any(|word| words.contains_key(*word))
+    {
+        words.insert("type".to_owned(), "object".into());
+    }
+    schema
+}
+
 fn no_arguments() -> Value {
     json!({"type": "object", "properties": {}, "additionalProperties": false})
 }
@@ -87,7 +101,7 @@ fn no_arguments() -> Value {
 fn list_schema(tools: &[Tool], is_parallel: bool) -> Value {
     let calls = tools.iter().enumerate().map(|(index, tool)| {
         let place = format!("#/items/anyOf/{index}/properties/parameters");
-        let mut parameters = tool.parameters.clone().unwrap_or_else(no_arguments);
+        let mut parameters = arguments(tool);
         move_references(&mut parameters, &place);
         json!({
             "type": "object",
@@ -158,6 +172,11 @@ mod tests {
         check(json!([{"type": "function"}]), "tools[0].function.name: expected a name, given null");
         let tool = |parameters: Value| json!({"type": "function", "function": {"name": "f", "parameters": parameters}});
         check(json!([tool(json!(5))]), "tools[0].function.parameters: expected a JSON schema, given 5");
+        let expected = "tools[0].function.parameters.type: expected \"object\", given \"string\"";
+        check(json!([tool(json!({"type": "string"}))]), expected);
+        let expected = "tools[1].function.parameters.type: expected \"object\", given [\"array\"]";
+        let other = json!({"type": "function", "function": {"name": "g", "parameters": {"type": ["array"]}}});
+        check(json!([tool(json!({"type": "object"})), other]), expected);
         check(json!([tool(json!({})), tool(json!({}))]), "tools: \"f\" is there twice");
     }
 
@@ -166,6 +185,11 @@ mod tests {
         let tools = tools();
         assert_eq!(ToolChoice::Auto.schema(&tools, true), Ok(None));
         assert_eq!(ToolChoice::Named("now".into()).schema(&tools, true), Ok(Some(no_arguments())));
+        for given in [json!({}), json!({"type": ["object", "null"]}), json!({"type": "object"})] {
+            let tool = Tool { name: "f".into(), parameters: Some(given) };
+            let schema = ToolChoice::Named("f".into()).schema(&[tool], true);
+            assert_eq!(schema, Ok(Some(json!({"type": "object"}))), "arguments are an object");
+        }
         let add = ToolChoice::Named("add".into()).schema(&tools, true).unwrap().unwrap();
         assert_eq!(add["properties"]["a"]["$ref"], "#/$defs/n");
         let all = ToolChoice::Required.schema(&tools, false).unwrap().unwrap();
