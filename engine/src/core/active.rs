@@ -300,6 +300,12 @@ impl ActiveRequest {
         metrics
     }
 
+    /// Why its last output ended; none for those of a search.
+    pub(super) fn last_reason(&self) -> Option<FinishReason> {
+        let last = self.ended.last().filter(|_| self.beams.is_none());
+        last.map(|ended| ended.output.finish_reason)
+    }
+
     /// Tokens of all outputs that have ended.
     pub(super) fn num_output_tokens(&self) -> usize {
         self.ended.iter().map(|ended| ended.output.token_ids.len()).sum()

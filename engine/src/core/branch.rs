@@ -148,9 +148,8 @@ impl Branch {
         finished: FinishedSequence,
         reason: FinishReason,
     ) -> (Option<RequestEvent>, EndedBranch) {
-        if !self.text_is_cut {
-            self.flush_text();
-        }
+        let is_stopped = !self.text_is_cut && self.flush_text();
+        let reason = if is_stopped && reason == FinishReason::Length { FinishReason::Stop } else { reason };
         let last = self.take_unsent(Some(reason));
         let mut token_ids = finished.tokens;
         token_ids.drain(..finished.num_prompt_tokens as usize);
@@ -203,21 +202,31 @@ impl Branch {
     fn take_text(&mut self, token_id: u32, may_stop: bool) -> Option<SeqFinish> {
         self.piece.clear();
         self.detokenizer.push(token_id, &mut self.piece);
+        self.take_piece(may_stop).then_some(SeqFinish::Stop)
+    }
+
+    /// Takes the newest piece of text, and says whether a stop string ends it.
+    fn take_piece(&mut self, may_stop: bool) -> bool {
         let num_old = self.text.len();
         let stopped = self.stop.push(&self.piece, may_stop, &mut self.text);
         self.note_text(num_old);
-        let index = stopped?;
+        let Some(index) = stopped else { return false };
         self.text_is_cut = true;
         self.stop_reason = Some(StopReason::Text(self.stop.get(index).to_owned()));
-        Some(SeqFinish::Stop)
+        true
     }
 
-    /// What was held back is text after all.
-    fn flush_text(&mut self) {
+    /// A character that is not completed is text, and may complete a stop string; then true. Else what was held back is text after all.
+    fn flush_text(&mut self) -> bool {
+        self.piece.clear();
+        self.detokenizer.flush(&mut self.piece);
+        if self.take_piece(self.num_tokens >= self.params.min_tokens()) {
+            return true;
+        }
         let num_old = self.text.len();
         self.stop.flush(&mut self.text);
-        self.detokenizer.flush(&mut self.text);
         self.note_text(num_old);
+        false
     }
 
     /// The text from there on is new.

@@ -285,7 +285,10 @@ impl EngineCore {
                 Some(error) => self.fail([finished.id], &error),
                 None => {
                     let request = self.requests.end(finished, reason, moment);
-                    ended.extend(request.map(|request| (request, reason)));
+                    ended.extend(request.map(|request| {
+                        let reason = request.last_reason().unwrap_or(reason);
+                        (request, reason)
+                    }));
                 }
             }
         }

@@ -85,6 +85,28 @@ fn br_28_no_piece_holds_half_a_character() {
     assert_eq!(rig.stream(stop(&[])).0, ["a", "\u{FFFD}", "b", ""]);
 }
 
+/// A character that the end leaves unfinished is U+FFFD, which a stop string may have.
+#[test]
+fn a_stop_string_may_end_with_what_the_end_leaves() {
+    for (bytes, max_tokens) in [(&b"ab\xF0\x9F"[..], 4), (b"ab\xF0\x9Fcd", 4), (b"ab\xF0\x9F", 20)] {
+        let rig = RigSpec::default().start_with_bytes(bytes);
+        for (stops, text) in
+            [(&["b\u{FFFD}"][..], "a"), (&["\u{FFFD}"], "ab"), (&["\u{FFFD}x", "c"], "ab\u{FFFD}")]
+        {
+            let params = SamplingParams { max_tokens: Some(max_tokens), ..stop(stops) };
+            let (pieces, output) = rig.stream(params);
+            let one = &output.outputs[0];
+            assert_eq!((one.text.as_str(), pieces.concat().as_str()), (text, text));
+            let is_met = text != "ab\u{FFFD}";
+            let reason = is_met.then(|| StopReason::Text(stops[0].into()));
+            assert_eq!(one.stop_reason, reason, "{bytes:x?} {stops:?}");
+            let length = max_tokens == 4 && !is_met;
+            assert_eq!(one.finish_reason, if length { FinishReason::Length } else { FinishReason::Stop });
+        }
+        rig.check_idle();
+    }
+}
+
 #[test]
 fn ids_outside_of_the_vocabulary_are_nothing() {
     // The model's vocabulary is larger than the tokenizer's.
