@@ -113,11 +113,12 @@ fn normalized(field: &str, value: &Value) -> Value {
     }
 }
 
-/// A number without a fraction as an integer, where it is one that floats count exactly.
+/// A number without a fraction as an integer, where 64 bits hold it.
 fn whole(value: &Value) -> Value {
-    const EXACT: f64 = (1u64 << 53) as f64;
+    // The first one beyond 64 bits, on either side.
+    const BEYOND: f64 = (1u64 << 63) as f64;
     let number = value.as_f64().filter(|_| value.is_f64());
-    let number = number.filter(|number| number.fract() == 0.0 && number.abs() <= EXACT);
+    let number = number.filter(|number| number.fract() == 0.0 && number.abs() < BEYOND);
     number.map_or_else(|| value.clone(), |number| (number as i64).into())
 }
 

@@ -128,8 +128,9 @@ fn unread(error: &serde_json::Error) -> String {
 
 /// A whole number, also one that is written with a fraction of zero.
 pub(crate) fn integer(value: &Value) -> Option<i64> {
-    const EXACT: f64 = (1u64 << 53) as f64;
-    let is_whole = |number: &f64| number.fract() == 0.0 && number.abs() <= EXACT;
+    // The first one beyond 64 bits, on either side.
+    const BEYOND: f64 = (1u64 << 63) as f64;
+    let is_whole = |number: &f64| number.fract() == 0.0 && number.abs() < BEYOND;
     value.as_i64().or_else(|| value.as_f64().filter(is_whole).map(|number| number as i64))
 }
 
@@ -237,6 +238,9 @@ mod tests {
             ("1", Some(1)),
             ("-2.0", Some(-2)),
             ("1e3", Some(1000)),
+            ("1e18", Some(1_000_000_000_000_000_000)),
+            ("-1e18", Some(-1_000_000_000_000_000_000)),
+            ("1e19", None),
             ("1.5", None),
             ("1e300", None),
             ("\"1\"", None),
