@@ -3,7 +3,7 @@
 use quire_engine::{ChatMessage, ChatPrompt};
 use serde_json::{Map, Value};
 
-use super::body::Body;
+use super::body::{Body, shown};
 use super::error::ApiError;
 use super::tools::AskedTools;
 
@@ -23,8 +23,13 @@ fn take_messages(body: &mut Body) -> Result<ChatPrompt, ApiError> {
         return Err(ApiError::bad_field("messages", "messages: expected a list of messages"));
     };
     let messages = messages.into_iter().enumerate().map(message).collect::<Result<_, _>>()?;
-    let continue_final_message = body.take_bool("continue_final_message")?.unwrap_or(false);
-    let given = body.take_bool("add_generation_prompt")?;
+    let mut template_variables = template_variables(body)?;
+    let mut take_switch = |name: &str| -> Result<Option<bool>, ApiError> {
+        let given = body.take_bool(name)?;
+        Ok(take_variable(&mut template_variables, name)?.or(given))
+    };
+    let continue_final_message = take_switch("continue_final_message")?.unwrap_or(false);
+    let given = take_switch("add_generation_prompt")?;
     if given == Some(true) && continue_final_message {
         let message = "add_generation_prompt and continue_final_message exclude each other";
         return Err(ApiError::bad_field("add_generation_prompt", message));
@@ -33,10 +38,22 @@ fn take_messages(body: &mut Body) -> Result<ChatPrompt, ApiError> {
         messages,
         add_generation_prompt: given.unwrap_or(!continue_final_message),
         continue_final_message,
-        template_variables: template_variables(body)?,
+        template_variables,
         chat_template: body.take_text("chat_template")?,
         add_special_tokens: body.take_bool("add_special_tokens")?.unwrap_or(false),
     })
+}
+
+/// A switch among the variables of the template: it goes before the field of its name, as in vLLM.
+fn take_variable(variables: &mut Map<String, Value>, name: &str) -> Result<Option<bool>, ApiError> {
+    match variables.remove(name) {
+        None | Some(Value::Null) => Ok(None),
+        Some(Value::Bool(given)) => Ok(Some(given)),
+        Some(given) => {
+            let message = format!("chat_template_kwargs.{name} is {}: expected true or false", shown(&given));
+            Err(ApiError::bad_field("chat_template_kwargs", message))
+        }
+    }
 }
 
 /// What templates see beside the messages.
@@ -138,5 +155,27 @@ mod tests {
             conversation(both).expect_err("two wishes").param.as_deref(),
             Some("add_generation_prompt")
         );
+    }
+
+    #[test]
+    fn switches_among_the_variables_go_before_the_fields() {
+        let messages = json!([{"role": "user", "content": "a"}]);
+        let of = |kwargs: Value, field: Value| {
+            let body =
+                json!({"messages": messages, "chat_template_kwargs": kwargs, "add_generation_prompt": field});
+            conversation(body)
+        };
+        for (kwargs, field, expected) in [
+            (json!({"add_generation_prompt": false}), Value::Null, (false, false)),
+            (json!({"add_generation_prompt": true}), json!(false), (true, false)),
+            (json!({"add_generation_prompt": null}), json!(false), (false, false)),
+            (json!({"continue_final_message": true}), Value::Null, (false, true)),
+        ] {
+            let prompt = of(kwargs.clone(), field).expect("a conversation");
+            assert_eq!((prompt.add_generation_prompt, prompt.continue_final_message), expected, "{kwargs}");
+            assert!(prompt.template_variables.is_empty());
+        }
+        let error = of(json!({"add_generation_prompt": "no"}), Value::Null).expect_err("no switch");
+        assert_eq!(error.param.as_deref(), Some("chat_template_kwargs"));
     }
 }
