@@ -7,7 +7,7 @@ use axum::extract::{FromRequest, Request};
 use axum::http::{StatusCode, header};
 use serde_json::{Map, Value};
 
-use super::error::ApiError;
+use super::error::{ApiError, shortened_name};
 use super::service::Service;
 
 /// A body that is a JSON object. Fields are taken out of it; what is left at the end is what nobody knew.
@@ -17,7 +17,15 @@ pub(crate) struct Body(Map<String, Value>);
 impl Body {
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, ApiError> {
         let refuse = |message| ApiError::new(StatusCode::BAD_REQUEST, message);
-        let value: Value = serde_json::from_slice(bytes).map_err(|error| refuse(unread(&error)))?;
+        let value: Value =
+            serde_json::from_slice(bytes).map_err(|error| match field_out_of_range(&error, bytes) {
+                Some(field) => {
+                    let field = shortened_name(&field);
+                    let message = format!("{field} holds a number that 64 bits do not hold");
+                    ApiError::bad_field(field.as_ref(), message)
+                }
+                None => refuse(unread(&error)),
+            })?;
         match value {
             Value::Object(fields) => Ok(Self(fields)),
             other => Err(refuse(format!("the body is {}: expected a JSON object", kind_of(&other)))),
@@ -124,6 +132,43 @@ fn unread(error: &serde_json::Error) -> String {
         }
         text => format!("the body is not JSON: {text}"),
     }
+}
+
+/// The field that a number stands in which is too large for any, if that is what is wrong.
+fn field_out_of_range(error: &serde_json::Error, bytes: &[u8]) -> Option<String> {
+    if !error.to_string().starts_with("number out of range") {
+        return None;
+    }
+    let mut lines = bytes.split_inclusive(|&byte| byte == b'\n');
+    let num_before: usize = lines.by_ref().take(error.line().saturating_sub(1)).map(<[u8]>::len).sum();
+    let end = bytes.len().min(num_before + error.column());
+    last_field(&bytes[..end])
+}
+
+/// The last field of the outer object in the beginning of its text.
+fn last_field(json: &[u8]) -> Option<String> {
+    let (mut depth, mut field, mut i) = (0_usize, None, 0);
+    while i < json.len() {
+        match json[i] {
+            b'{' | b'[' => depth += 1,
+            b'}' | b']' => depth = depth.saturating_sub(1),
+            b'"' => {
+                let start = i;
+                i += 1;
+                while i < json.len() && json[i] != b'"' {
+                    i += if json[i] == b'\\' { 2 } else { 1 };
+                }
+                let is_name =
+                    json.get(i + 1..)?.iter().find(|byte| !byte.is_ascii_whitespace()) == Some(&b':');
+                if depth == 1 && is_name {
+                    field = serde_json::from_slice(&json[start..=i]).ok();
+                }
+            }
+            _ => {}
+        }
+        i += 1;
+    }
+    field
 }
 
 /// A whole number, also one that is written with a fraction of zero.
@@ -247,6 +292,23 @@ mod tests {
         ] {
             assert_eq!(integer(&serde_json::from_str(json).expect("JSON")), expected, "{json}");
         }
+    }
+
+    #[test]
+    fn a_number_that_nothing_holds_is_told_with_its_field() {
+        let digits = "9".repeat(400);
+        for (json, field) in [
+            (r#"{"a": "\": 1e999", "seed": 1e999}"#.to_owned(), "seed"),
+            (format!("{{\"n\": 1,\n \"max_tokens\":\n  {digits}, \"x\": {{}}}}"), "max_tokens"),
+            (format!("{{\"prompt\": [[1], [2, {digits}]]}}"), "prompt"),
+            (r#"{"x": {"y": 1}, "logit_bias": {"5": -1e400}, "n": 2}"#.to_owned(), "logit_bias"),
+        ] {
+            let error = Body::parse(json.as_bytes()).expect_err(&json);
+            assert_eq!(error.param.as_deref(), Some(field), "{}", error.message);
+            assert_eq!(error.message, format!("{field} holds a number that 64 bits do not hold"));
+        }
+        let error = Body::parse(b"[1e999]").expect_err("no object");
+        assert!(error.param.is_none() && error.message.contains("out of range"), "{}", error.message);
     }
 
     #[test]
