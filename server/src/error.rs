@@ -85,6 +85,12 @@ pub enum Error {
         /// Its name.
         flag: &'static str,
     },
+    /// A file of API keys that holds none.
+    #[error("{}: there is no key in it: expected one a line", path.display())]
+    NoKeys {
+        /// The file.
+        path: PathBuf,
+    },
     /// A flag whose code is not in this build.
     #[error("{flag} is not in this build: build with --features {feature}")]
     NotCompiled {
@@ -384,6 +390,7 @@ impl Error {
             | Self::Certificate(_)
             | Self::ConfigFile { .. }
             | Self::FlagNotBuilt { .. }
+            | Self::NoKeys { .. }
             | Self::NotCompiled { .. }
             | Self::TracesEndpoint { .. }
             | Self::Cors(_)

@@ -7,6 +7,59 @@ use std::path::PathBuf;
 use quire_engine::{Explainer, write_recording};
 use quire_scheduler::record::FlightRecorder;
 
+/// While this lives, SIGTERM and Ctrl-C end the program with success: what is still being loaded has nothing to drain.
+#[derive(Debug)]
+pub(crate) struct Loading {
+    _ended: tokio::sync::oneshot::Sender<()>,
+}
+
+impl Loading {
+    /// From now on. Where signals cannot be heard, they end the program as the system has it.
+    pub(crate) fn begin() -> Self {
+        let (sender, ended) = tokio::sync::oneshot::channel();
+        let (installed, is_installed) = std::sync::mpsc::channel();
+        let wait = move || {
+            if let Err(error) = end_at_signal(ended, installed) {
+                tracing::debug!(target: "quire::server", "signals while loading are not heard: {error}");
+            }
+        };
+        if std::thread::Builder::new().name("quire-loading".to_owned()).spawn(wait).is_ok() {
+            let _ = is_installed.recv();
+        }
+        Self { _ended: sender }
+    }
+}
+
+#[cfg(unix)]
+fn end_at_signal(
+    ended: tokio::sync::oneshot::Receiver<()>,
+    installed: std::sync::mpsc::Sender<()>,
+) -> io::Result<()> {
+    use tokio::signal::unix::{SignalKind, signal};
+
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(async {
+        let (mut terminate, mut interrupt) =
+            (signal(SignalKind::terminate())?, signal(SignalKind::interrupt())?);
+        drop(installed);
+        tokio::select! {
+            _ = ended => return Ok(()),
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+        tracing::info!(target: "quire::server", "told to end before the model was loaded");
+        std::process::exit(0)
+    })
+}
+
+#[cfg(not(unix))]
+fn end_at_signal(
+    _ended: tokio::sync::oneshot::Receiver<()>,
+    _installed: std::sync::mpsc::Sender<()>,
+) -> io::Result<()> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
 /// From now on a SIGUSR2 writes to standard error what each request waits for: who asks is answered, whatever the log's
 /// filter lets through. The engine goes on.
 pub(crate) fn explain_waits(explainer: Explainer) {

@@ -295,6 +295,9 @@ impl EngineCore {
         for (request, reason) in &ended {
             self.count_finish(*reason);
             let (num_prompt_tokens, num_tokens) = (request.num_prompt_tokens, request.num_output_tokens());
+            if request.beams.is_some() {
+                self.stats.num_generation_tokens += num_tokens as u64;
+            }
             self.stats.distributions.note_end(&request.metrics(now), num_prompt_tokens, num_tokens);
         }
         self.publish_stats(now);
@@ -327,7 +330,10 @@ impl EngineCore {
     /// Counts tokens that were taken over.
     pub(super) fn note_tokens(&mut self, seq: SeqId, num_tokens: u32, now: Time) {
         let Some(request) = self.requests.get(seq) else { return };
-        self.stats.num_generation_tokens += u64::from(num_tokens);
+        // What a search has generated is what it returns.
+        if request.beams.is_none() {
+            self.stats.num_generation_tokens += u64::from(num_tokens);
+        }
         if request.prompt_alone {
             self.stats.num_prompt_tokens += u64::from(request.num_prompt_tokens);
         }

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 
 const FLAG: &str = "--config";
 
-/// The words of a command line with those of its file in front of its own flags.
+/// The words of a command line with those of its file in front of its own flags: what it says itself is not taken from there.
 ///
 /// # Errors
 ///
@@ -25,8 +25,8 @@ pub(crate) fn expand(words: Vec<OsString>, cli: &Command) -> Result<Vec<OsString
         return Ok(words);
     }
     let has_model = words.get(2).and_then(|word| word.to_str()).is_some_and(|word| !word.starts_with('-'));
-    let of_file = File { path: &path, command, has_model }.words()?;
     let (head, rest) = words.split_at(2);
+    let of_file = File { path: &path, command, has_model, rest }.words()?;
     Ok(head.iter().cloned().chain(of_file).chain(rest.iter().cloned()).collect())
 }
 
@@ -52,6 +52,8 @@ struct File<'a> {
     command: &'a Command,
     /// The command line names a model itself.
     has_model: bool,
+    /// What it says beside.
+    rest: &'a [OsString],
 }
 
 impl File<'_> {
@@ -69,11 +71,16 @@ impl File<'_> {
                     nearest(&flag, flags(self.command)).map(|nearest| format!(": did you mean {nearest}?"));
                 return Err(self.refuse(format!("there is no flag {key}{}", nearest.unwrap_or_default())));
             }
-            if !(flag == "model" && self.has_model) {
+            if !(flag == "model" && self.has_model || self.is_given(&flag)) {
                 self.append(&flag, value, &mut words)?;
             }
         }
         Ok(words)
+    }
+
+    fn is_given(&self, flag: &str) -> bool {
+        let words = self.rest.iter().filter_map(|word| word.to_str()?.strip_prefix("--"));
+        words.map(|word| word.split('=').next()).any(|name| name == Some(flag))
     }
 
     fn append(&self, flag: &str, value: &Value, words: &mut Vec<OsString>) -> Result<()> {
@@ -134,20 +141,11 @@ mod tests {
     }
 
     #[test]
-    fn what_the_file_says_stands_before_what_the_line_says() {
+    fn the_file_says_what_the_line_does_not() {
         let yaml = "port: 80\nstrict: true\nprefix: false\napi_key: [a, b]\nmodel: other\n";
         let words = expanded(yaml, "serve mine --config FILE --port 90").expect("all are flags");
-        let expected = [
-            "serve",
-            "--port=80",
-            "--strict",
-            "--no-prefix",
-            "--api-key=a",
-            "--api-key=b",
-            "mine",
-            "--port",
-            "90",
-        ];
+        let expected =
+            ["serve", "--strict", "--no-prefix", "--api-key=a", "--api-key=b", "mine", "--port", "90"];
         assert_eq!(words, expected);
         let words = expanded("model: other", "serve --config=FILE").expect("a flag");
         assert_eq!(words, ["serve", "--model=other"]);

@@ -1,4 +1,4 @@
-use clap::builder::BoolishValueParser;
+use clap::builder::{BoolishValueParser, NonEmptyStringValueParser};
 use clap::{Arg, ArgAction, ArgMatches, Args, Command, Error, FromArgMatches};
 use quire_engine::{ConfigError, EngineOptions, Source};
 
@@ -6,6 +6,8 @@ use quire_engine::{ConfigError, EngineOptions, Source};
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EngineFlags {
     given: Vec<(&'static str, String)>,
+    /// Beside the first, which is a setting.
+    other_names: Vec<String>,
 }
 
 /// A setting and what to say about it.
@@ -20,7 +22,7 @@ const fn flag(name: &'static str, value_name: &'static str, help: &'static str) 
 }
 
 const FLAGS: &[Flag] = &[
-    flag("served_model_name", "NAME", "The name that the model is called by"),
+    flag("served_model_name", "NAME", "The name that the model is called by; a server takes several"),
     flag("revision", "REVISION", "Branch, tag or commit of a model of the hub, as @REVISION behind its name"),
     flag("tokenizer", "PATH", "Where the tokenizer is, if not beside the model"),
     flag("chat_template", "FILE", "A chat template in place of the model's: a file, or the template itself"),
@@ -107,6 +109,9 @@ const SWITCHES: &[(&str, &str)] = &[
 
 const HEADING: &str = "Engine";
 
+/// The setting that may be given several times.
+const SERVED_NAME: &str = "served_model_name";
+
 impl EngineFlags {
     /// The text given for a setting.
     pub(crate) fn get(&self, name: &str) -> Option<&str> {
@@ -116,6 +121,11 @@ impl EngineFlags {
     /// All that was given, by the settings' names.
     pub(crate) fn values(&self) -> impl Iterator<Item = (&str, &str)> {
         self.given.iter().map(|(name, value)| (*name, value.as_str()))
+    }
+
+    /// Names of the model beside the first.
+    pub(crate) fn other_names(&self) -> &[String] {
+        &self.other_names
     }
 
     /// Writes what was given into `options`.
@@ -128,8 +138,12 @@ impl Args for EngineFlags {
     fn augment_args(command: Command) -> Command {
         let values = FLAGS.iter().map(|flag| {
             let arg = Arg::new(flag.name).long(dashed(flag.name)).value_name(flag.value_name).help(flag.help);
-            // The server's word for it.
-            if flag.name == "max_num_waiting" { arg.alias("max-queued-requests") } else { arg }
+            match flag.name {
+                // The server's word for it.
+                "max_num_waiting" => arg.alias("max-queued-requests"),
+                SERVED_NAME => arg.action(ArgAction::Append).value_parser(NonEmptyStringValueParser::new()),
+                _ => arg,
+            }
         });
         let switches = SWITCHES.iter().flat_map(|(name, help)| {
             let (on, off) = (dashed(name), format!("no-{}", dashed(name)));
@@ -159,7 +173,9 @@ impl FromArgMatches for EngineFlags {
             let is_on = matches.get_one::<bool>(name).copied().or(is_off)?;
             Some((*name, is_on.to_string()))
         });
-        Ok(Self { given: values.chain(switches).collect() })
+        let names = matches.get_many::<String>(SERVED_NAME).into_iter().flatten();
+        let other_names = names.skip(1).cloned().collect();
+        Ok(Self { given: values.chain(switches).collect(), other_names })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {

@@ -21,6 +21,7 @@ mod remote;
 mod render;
 mod sampling;
 mod serve;
+mod served_names;
 mod simulate;
 mod source;
 mod top;
@@ -94,7 +95,7 @@ struct Context<'a> {
 
 /// Runs a command line; its first word is the name of the program.
 pub(crate) fn run<T: Into<OsString> + Clone>(app: &App, words: impl IntoIterator<Item = T>) -> ExitCode {
-    let words = words.into_iter().map(Into::into).collect();
+    let words = served_names::spread(words.into_iter().map(Into::into).collect());
     let words = match config_file::expand(words, &Cli::command()) {
         Ok(words) => words,
         Err(error) => {

@@ -56,6 +56,11 @@ impl ModelArgs {
         Ok((options, Parts { kernels, policies, models, processors: processors.clone() }))
     }
 
+    /// Names that the model is served under beside the first.
+    pub(crate) fn other_names(&self) -> impl Iterator<Item = String> {
+        self.engine.other_names().iter().cloned()
+    }
+
     /// What requests may ask for, as far as it is known before a model is.
     pub(crate) fn known_limits(&self, context: &Context<'_>) -> Result<ParamLimits> {
         let limits = input::permissive_limits(self.given()?.logprobs_limit().of(usize::MAX));

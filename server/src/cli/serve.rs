@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Args;
+use clap::builder::NonEmptyStringValueParser;
 use quire_engine::chat::{ReasoningFormat, ToolFormat};
 use tokio::runtime::{Builder, Runtime};
 
@@ -21,6 +22,7 @@ use crate::http::{
     CertificateFiles, CorsSettings, ErrorForm, HttpSettings, KeyLimits, Server, Service, routes, tls,
 };
 use crate::otlp;
+use crate::signal::Loading;
 
 #[derive(Args)]
 pub(crate) struct ServeArgs {
@@ -49,7 +51,7 @@ struct HttpFlags {
     #[arg(long, value_name = "PORT")]
     port: Option<u16>,
     /// A key that requests must bring; may be given several times. VLLM_API_KEY is one as well.
-    #[arg(long, value_name = "KEY")]
+    #[arg(long, value_name = "KEY", value_parser = NonEmptyStringValueParser::new())]
     api_key: Vec<String>,
     /// A file with a key a line.
     #[arg(long, value_name = "FILE")]
@@ -127,6 +129,7 @@ struct HttpFlags {
 }
 
 pub(crate) fn run(context: &Context<'_>, args: &ServeArgs) -> Result<()> {
+    let loading = Loading::begin();
     args.vllm.check()?;
     // A port that is taken is told before a model is loaded, and so is all else that is wrong with these flags.
     let listener = args.http.bind(&context.env)?;
@@ -136,7 +139,8 @@ pub(crate) fn run(context: &Context<'_>, args: &ServeArgs) -> Result<()> {
     let exporter = otlp::start(args.http.otlp_traces_endpoint.as_deref(), "quire")?;
     let engine = args.model.start(context, args.seed)?;
     let engine = exporter.iter().fold(engine, |engine, exporter| exporter.trace(engine));
-    settings.served_names = vec![engine.model().name.clone()];
+    settings.served_names =
+        std::iter::once(engine.model().name.clone()).chain(args.model.other_names()).collect();
     let write_timeout = Duration::from_secs(args.http.write_timeout);
     let service = Arc::new(Service::new(engine, settings));
     let write_times = service.write_times.clone();
@@ -150,7 +154,7 @@ pub(crate) fn run(context: &Context<'_>, args: &ServeArgs) -> Result<()> {
     };
     let shutdown_timeout = Duration::from_secs(args.http.shutdown_timeout);
     let server = Server { service, listening, reloader, shutdown_timeout };
-    runtime()?.block_on(server.run(listener)).map_err(Error::Runtime)
+    runtime()?.block_on(server.run(listener, loading)).map_err(Error::Runtime)
 }
 
 impl HttpFlags {
@@ -175,8 +179,11 @@ impl HttpFlags {
     fn keys(&self, env: &Env) -> Result<Vec<String>> {
         let of_file = self.api_key_file.as_deref().map(read_keys).transpose()?.unwrap_or_default();
         let of_env = env.get("VLLM_API_KEY").map(str::to_owned);
+        if of_env.as_deref().is_some_and(|key| key.trim().is_empty()) {
+            tracing::warn!(target: "quire::server", "VLLM_API_KEY is empty: it is no key");
+        }
         let all = self.api_key.iter().cloned().chain(of_file).chain(of_env);
-        Ok(all.filter(|key| !key.is_empty()).collect())
+        Ok(all.filter(|key| !key.trim().is_empty()).collect())
     }
 
     /// All but the names, which the model has.
@@ -253,12 +260,11 @@ fn step_deadline(env: &Env) -> Result<Option<Duration>> {
 
 fn read_keys(path: &Path) -> Result<Vec<String>> {
     let text = fs::read_to_string(path).map_err(|source| Error::Read { path: path.to_owned(), source })?;
-    Ok(text
-        .lines()
-        .map(str::trim)
-        .filter(|line| !line.is_empty() && !line.starts_with('#'))
-        .map(str::to_owned)
-        .collect())
+    let lines = text.lines().map(str::trim);
+    let keys: Vec<_> =
+        lines.filter(|line| !line.is_empty() && !line.starts_with('#')).map(str::to_owned).collect();
+    // Whoever names a file does not mean a server that is open to all.
+    if keys.is_empty() { Err(Error::NoKeys { path: path.to_owned() }) } else { Ok(keys) }
 }
 
 /// Two threads answer all connections: the engine has its own, and tokens leave in batches.

@@ -15,6 +15,7 @@ const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("disable-log-requests", "prompts are never logged"),
     ("disable-log-stats", "the line of numbers comes every ten seconds; --log-level warn leaves it out"),
     ("max-log-len", "prompts are never logged"),
+    ("chat-template-content-format", "which form of content a template reads is found by trying it"),
     ("uvicorn-log-level", "--log-level sets the level"),
     ("disable-uvicorn-access-log", "requests are logged at level debug only"),
     ("disable-fastapi-docs", "there are no such pages"),

@@ -152,8 +152,18 @@ pub(crate) fn finish(form: ErrorForm, response: Response) -> Response {
             let message = "the route does not have this method: the header Allow names those it has";
             ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message).respond(form)
         }
+        // The router's own word for a path that it cannot read.
+        StatusCode::BAD_REQUEST if !is_json(&response) => {
+            ApiError::bad_field("path", "the path is no text: expected UTF-8 behind its percent signs")
+                .respond(form)
+        }
         _ => response,
     }
+}
+
+fn is_json(response: &Response) -> bool {
+    let of_type = response.headers().get(header::CONTENT_TYPE);
+    of_type.is_some_and(|value| value.as_bytes().starts_with(b"application/json"))
 }
 
 #[cfg(test)]

@@ -17,7 +17,7 @@ use super::error::{self, ApiError};
 use super::service::Service;
 
 /// Routes of other servers that this one does not have yet: clients are told so.
-const NOT_BUILT: [&str; 25] = [
+const NOT_BUILT: [&str; 33] = [
     "/v1/completions/render",
     "/v1/embeddings",
     "/pooling",
@@ -43,6 +43,14 @@ const NOT_BUILT: [&str; 25] = [
     "/is_sleeping",
     "/start_profile",
     "/stop_profile",
+    "/load",
+    "/tokenizer_info",
+    "/inference/v1/generate",
+    "/pause",
+    "/resume",
+    "/is_paused",
+    "/abort_requests",
+    "/server_info",
 ];
 
 /// Everything the server answers.

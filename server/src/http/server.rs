@@ -11,6 +11,7 @@ use super::listener::{self, Listening, Patience};
 use super::service::Service;
 use super::tls::Reloader;
 use super::watchdog;
+use crate::signal::Loading;
 
 /// How long clients may take to read that they were given up: at the deadline, and at a second signal.
 const LAST_WORDS: [Duration; 2] = [Duration::from_secs(2), Duration::from_millis(200)];
@@ -31,8 +32,9 @@ impl Server {
     /// # Errors
     ///
     /// What keeps it from listening, or from hearing signals.
-    pub(crate) async fn run(self, listener: TcpListener) -> io::Result<()> {
+    pub(crate) async fn run(self, listener: TcpListener, loading: Loading) -> io::Result<()> {
         let mut stop = StopSignal::new()?;
+        drop(loading);
         let listener = tokio::net::TcpListener::from_std(listener)?;
         let address = listener.local_addr()?;
         let names = self.service.settings.served_names.join(", ");

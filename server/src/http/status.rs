@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use axum::Json;
 use axum::extract::{Path, State};
-use axum::http::StatusCode;
+use axum::http::{StatusCode, header};
+use axum::response::IntoResponse;
 use serde_json::{Value, json};
 
 use super::error::ApiError;
@@ -78,6 +79,13 @@ fn model_card(service: &Service, name: &str) -> Value {
             "is_blocking": false,
         }],
     })
+}
+
+/// Other methods of `/v1/effective`.
+pub(crate) async fn refuse_change() -> impl IntoResponse {
+    let message = "the configuration of a running server does not change: each setting needs a restart, with its flag \
+                   or in the file of --config";
+    ([(header::ALLOW, "GET,HEAD")], ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message).into_response())
 }
 
 /// `GET /v1/effective`: every setting in force, and where it came from; the memory sum.

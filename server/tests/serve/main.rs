@@ -38,6 +38,65 @@ fn an_address_that_cannot_be_had_is_told_before_the_model_is_loaded() {
 }
 
 #[test]
+fn a_model_may_have_several_names() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("serve.yaml");
+    std::fs::write(&file, "served-model-name: [x, y]\n").expect("written");
+    let config = file.display().to_string();
+    for (flags, names) in [
+        (&["--served-model-name", "a", "b", "--port", "0"][..], &["a", "b"][..]),
+        (&["--served-model-name", "a", "--served-model-name", "b"], &["a", "b"]),
+        (&["--config", &config], &["x", "y"]),
+        (&["--config", &config, "--served-model-name", "c"], &["c"]),
+    ] {
+        let server = Server::start(flags);
+        let models = server.ask("GET /v1/models", "")["data"].clone();
+        let told: Vec<_> = models.as_array().expect("a list").iter().map(|model| &model["id"]).collect();
+        assert_eq!(told, names, "{flags:?}");
+        for name in names {
+            let body = format!(r#"{{"prompt": "a", "max_tokens": 1, "model": "{name}"}}"#);
+            assert_eq!(server.ask("POST /v1/completions", &body)["model"], *name);
+        }
+        server.end_well();
+    }
+}
+
+#[test]
+fn what_is_no_key_does_not_open_the_server() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("keys");
+    std::fs::write(&file, "# nobody yet\n\n").expect("written");
+    let keys = file.display().to_string();
+    run(&["serve", "/nonexistent", "--port", "0", "--api-key-file", &keys], "")
+        .refused(&["keys: there is no key in it"]);
+    run(&["serve", "/nonexistent", "--port", "0", "--api-key", ""], "").refused(&["--api-key"]);
+}
+
+#[cfg(target_os = "linux")]
+#[test]
+fn a_server_that_is_told_to_end_while_it_loads_ends_in_order() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let pipe = folder.path().join("keys");
+    let made = std::process::Command::new("mkfifo").arg(&pipe).status().expect("a pipe");
+    assert!(made.success());
+    // Nobody writes into the pipe: it waits there for ever.
+    let words = ["serve", "/nonexistent", "--port", "0", "--api-key-file", pipe.to_str().expect("UTF-8")];
+    let mut child = program::command(&words).spawn().expect("the program was built for this test");
+    let status = format!("/proc/{}/status", child.id());
+    let hears_signals = || {
+        let text = std::fs::read_to_string(&status).expect("it runs");
+        let caught = text.lines().find_map(|line| line.strip_prefix("SigCgt:")).expect("Linux says so");
+        u64::from_str_radix(caught.trim(), 16).expect("a mask") & 1 << 14 != 0
+    };
+    while !hears_signals() {
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    let killed = std::process::Command::new("kill").arg(child.id().to_string()).status().expect("a signal");
+    assert!(killed.success());
+    assert_eq!(child.wait().expect("it ends").code(), Some(0));
+}
+
+#[test]
 fn flags_may_come_from_a_file() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("serve.yaml");

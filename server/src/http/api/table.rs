@@ -74,7 +74,7 @@ pub(crate) const ROUTES: &[Route] = &[
     Route::get("/metrics", || get(metrics::metrics), "Prometheus' text.", Answer::Text("text/plain")),
     Route::get(
         "/v1/effective",
-        || get(status::effective),
+        || get(status::effective).fallback(status::refuse_change),
         "Every setting in force with its source, the memory sum, and counters.",
         Answer::Json(answers::effective),
     ),

@@ -200,6 +200,8 @@ async fn a_search_gives_its_best_texts_at_once() {
         "temperature": 0, "echo": true, "stop": [], "repetition_penalty": 1});
     let (status, answer) = rig.post(PATH, body.clone()).await;
     assert_eq!(status, StatusCode::OK, "{answer}");
+    let usage = answer["usage"]["completion_tokens"].as_u64();
+    assert_eq!(Some(rig.service.engine.stats().num_generation_tokens), usage, "{answer}");
     let choices = answer["choices"].as_array().expect("choices");
     let indices: Vec<_> = choices.iter().map(|choice| &choice["index"]).collect();
     assert_eq!(indices, [0, 1, 2, 3]);

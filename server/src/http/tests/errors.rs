@@ -296,6 +296,25 @@ async fn only_those_with_a_key_are_served() {
 }
 
 #[tokio::test]
+async fn what_the_router_answers_by_itself_is_an_error_like_others() {
+    let rig = Rig::new();
+    for (method, path, status, part) in [
+        ("GET", "/v1/models/%ff", StatusCode::BAD_REQUEST, "UTF-8"),
+        ("GET", "/v1/requests/%ff/why", StatusCode::BAD_REQUEST, "UTF-8"),
+        ("POST", "/v1/effective", StatusCode::METHOD_NOT_ALLOWED, "needs a restart"),
+        ("PATCH", "/v1/effective", StatusCode::METHOD_NOT_ALLOWED, "needs a restart"),
+        ("GET", "/load", StatusCode::NOT_IMPLEMENTED, "/load is not built yet"),
+        ("POST", "/pause", StatusCode::NOT_IMPLEMENTED, "/pause is not built yet"),
+        ("GET", "/nothing", StatusCode::NOT_FOUND, "no such route"),
+    ] {
+        let request = Request::builder().method(method).uri(path).body(Body::empty()).expect("a request");
+        let (told, body) = read(rig.send(request).await).await;
+        let message = body["error"]["message"].as_str().unwrap_or_default();
+        assert!(told == status && message.contains(part), "{path}: {told} {body}");
+    }
+}
+
+#[tokio::test]
 async fn br_10_what_is_too_much_is_refused_at_once() {
     let rig = Rig::with(
         HttpSettings::new(vec!["tiny".to_owned()]),
