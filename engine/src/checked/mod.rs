@@ -17,7 +17,7 @@ use crate::chat::ReasoningFormat;
 use crate::output::StopReason;
 use crate::structured::GrammarSource;
 
-/// Sampling parameters that are known to be good. Only [`SamplingParams::check`] makes them.
+/// Sampling parameters that are known to be good. Only [`SamplingParams::check`](crate::SamplingParams::check) makes them.
 #[derive(Clone, Debug, PartialEq)]
 pub struct CheckedParams {
     row: RowSampling,
