@@ -2,6 +2,7 @@
 
 mod device;
 mod error;
+pub(crate) mod generation_override;
 mod options;
 mod resolve;
 mod setting;

@@ -114,6 +114,8 @@ settings! {
     chat_template: Option<String> = None;
     /// Where sampling defaults come from: `auto` (the model's `generation_config.json`) or `none`.
     generation_config: String = "auto".to_owned();
+    /// Sampling defaults that go before those, as JSON: `{"temperature": 0.5}`.
+    override_generation_config: Option<String> = None;
     /// Where weights come from.
     load_format: LoadFormat = LoadFormat::Auto;
     /// What weights are computed in.

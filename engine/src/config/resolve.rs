@@ -1,5 +1,6 @@
 //! From what was asked for to what is in force.
 
+use super::generation_override;
 use std::path::{Path, PathBuf};
 
 use quire_models::LoadFormat;
@@ -115,6 +116,7 @@ impl EngineConfig {
         if !["auto", "none"].contains(&self.generation_config.as_str()) {
             return Err(refuse("generation_config", &self.generation_config, "auto or none"));
         }
+        self.override_generation_config.as_deref().map(generation_override::parse).transpose()?;
         Ok(())
     }
 

@@ -2,21 +2,54 @@
 
 use quire_models::{Checkpoint, GenerationConfig};
 
-use crate::SamplingParams;
 use crate::checked::{MAX_TEMPERATURE, ParamLimits};
-use crate::config::EngineConfig;
+use crate::config::{EngineConfig, generation_override};
+use crate::params::ParamError;
+use crate::{ConfigError, SamplingParams};
 
-/// What requests are sampled with where they do not say. Defaults of the makers that no request may have are warned of.
-pub(super) fn default_params(config: &EngineConfig, checkpoint: &Checkpoint) -> SamplingParams {
-    if config.generation_config != "auto" {
-        return SamplingParams::default();
-    }
+/// What requests are sampled with where they do not say: what the setting says, then what the makers would have. Defaults of
+/// the makers that no request may have are warned of.
+///
+/// # Errors
+///
+/// The setting has a value that no request may have.
+pub(super) fn default_params(
+    config: &EngineConfig,
+    checkpoint: &Checkpoint,
+) -> Result<SamplingParams, ConfigError> {
+    let makers = if config.generation_config == "auto" {
+        defaults_of_makers(checkpoint)
+    } else {
+        GenerationConfig::default()
+    };
+    let Some(text) = config.override_generation_config.as_deref() else { return Ok(params_of(&makers)) };
+    let given = generation_override::parse(text)?;
+    let params = params_of(&GenerationConfig {
+        temperature: given.temperature.or(makers.temperature),
+        top_p: given.top_p.or(makers.top_p),
+        top_k: given.top_k.or(makers.top_k),
+        min_p: given.min_p.or(makers.min_p),
+        repetition_penalty: given.repetition_penalty.or(makers.repetition_penalty),
+        max_new_tokens: given.max_new_tokens.or(makers.max_new_tokens),
+        ..makers
+    });
+    let refuse = |fault: ParamError| generation_override::refused(text, &fault.to_string());
+    params.check(&any_vocabulary()).map_err(refuse)?;
+    Ok(params)
+}
+
+fn defaults_of_makers(checkpoint: &Checkpoint) -> GenerationConfig {
     let (usable, unusable) = usable_defaults(checkpoint.generation());
     let file = checkpoint.path().join("generation_config.json");
     unusable
         .iter()
         .for_each(|message| tracing::warn!(target: "quire::engine", "{}: {message}", file.display()));
-    params_of(&usable)
+    usable
+}
+
+/// None of the settings speaks of tokens or log-probabilities.
+fn any_vocabulary() -> ParamLimits {
+    ParamLimits { vocab_size: usize::MAX, ..ParamLimits::default() }
 }
 
 /// The makers' defaults as far as requests may have them, and what became of the others, each by itself: a temperature that
@@ -52,9 +85,7 @@ fn drop_unusable<T: Copy>(
     value: &mut Option<T>,
     alone: impl Fn(Option<T>) -> GenerationConfig,
 ) -> Option<String> {
-    // None of the settings speaks of tokens or log-probabilities.
-    let limits = ParamLimits { vocab_size: usize::MAX, ..ParamLimits::default() };
-    let fault = params_of(&alone(*value)).check(&limits).err()?;
+    let fault = params_of(&alone(*value)).check(&any_vocabulary()).err()?;
     *value = None;
     Some(format!("{fault}: not used as a default"))
 }

@@ -302,7 +302,7 @@ impl EnginePlan {
         Ok(EngineParts {
             architecture: checkpoint.config().architecture.clone(),
             eos: eos_tokens(&checkpoint, texts.tokenizer.as_ref()),
-            default_params: default_params(&config, &checkpoint),
+            default_params: default_params(&config, &checkpoint)?,
             chat_template: texts.chat_template,
             tokenizer: texts.tokenizer,
             grammar_time_limit: GrammarCompiler::TIME_LIMIT,

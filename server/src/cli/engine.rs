@@ -27,6 +27,11 @@ const FLAGS: &[Flag] = &[
     flag("tokenizer", "PATH", "Where the tokenizer is, if not beside the model"),
     flag("chat_template", "FILE", "A chat template in place of the model's: a file, or the template itself"),
     flag("generation_config", "auto|none", "Where sampling defaults come from"),
+    flag(
+        "override_generation_config",
+        "JSON",
+        "Sampling defaults that go before those, such as '{\"temperature\": 0.5}'",
+    ),
     flag("load_format", "auto|dummy", "Where weights come from; dummy makes random ones"),
     flag("dtype", "DTYPE", "What weights are computed in: auto, float32, float16 or bfloat16"),
     flag(

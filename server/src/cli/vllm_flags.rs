@@ -60,7 +60,6 @@ const NOT_BUILT: &[&str] = &[
     "num-lookahead-slots",
     "num-speculative-tokens",
     "collect-detailed-traces",
-    "override-generation-config",
     "override-neuron-config",
     "override-pooler-config",
     "pipeline-parallel-size",

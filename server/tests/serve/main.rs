@@ -62,6 +62,24 @@ fn a_model_may_have_several_names() {
 }
 
 #[test]
+fn sampling_defaults_may_be_given_at_start() {
+    let server =
+        Server::start(&["--override-generation-config", r#"{"temperature": 0.25, "max_new_tokens": 3}"#]);
+    let document = server.ask("GET /openapi.json", "").to_string();
+    assert!(document.contains(r#""default":0.25"#), "{document}");
+    let answer = server.ask("POST /v1/completions", r#"{"prompt": "a", "ignore_eos": true}"#);
+    assert_eq!(answer["usage"]["completion_tokens"], 3, "{answer}");
+    server.end_well();
+    let tiny = program::Tiny::new();
+    for (wrong, said) in
+        [(r#"{"temperature": 7}"#, "temperature is 7"), (r#"{"temp": 1}"#, "max_new_tokens"), ("x", "JSON")]
+    {
+        run(&["serve", &tiny.path(), "--port", "0", "--override-generation-config", wrong], "")
+            .refused(&["override_generation_config", said]);
+    }
+}
+
+#[test]
 fn what_is_no_key_does_not_open_the_server() {
     let folder = tempfile::tempdir().expect("a folder");
     let file = folder.path().join("keys");
