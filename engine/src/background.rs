@@ -17,6 +17,10 @@ type Job = Box<dyn FnOnce() + Send>;
 #[cfg(target_os = "linux")]
 const NICENESS: i32 = 10;
 
+/// The lowest there is.
+#[cfg(target_os = "linux")]
+const LEAST: i32 = 19;
+
 impl Background {
     /// Does a job once those before it are done, or at least begun by other threads.
     pub(crate) fn run(&self, job: impl FnOnce() + Send + 'static) {
@@ -55,8 +59,10 @@ fn work(jobs: &Mutex<mpsc::Receiver<Job>>) {
 
 #[cfg(target_os = "linux")]
 fn give_way() {
-    let thread = rustix::thread::gettid();
-    if let Err(error) = rustix::process::setpriority_process(Some(thread), NICENESS) {
+    let thread = Some(rustix::thread::gettid());
+    let lowered = rustix::process::getpriority_process(thread)
+        .and_then(|own| rustix::process::setpriority_process(thread, (own + NICENESS).min(LEAST)));
+    if let Err(error) = lowered {
         tracing::debug!(target: "quire::engine", "long prompts keep their priority: {error}");
     }
 }
@@ -92,6 +98,6 @@ mod tests {
             said.send(rustix::process::getpriority_process(Some(thread))).expect("somebody listens");
         });
         let own = rustix::process::getpriority_process(Some(rustix::thread::gettid())).expect("known");
-        assert_eq!(heard.recv().expect("done").expect("known"), (own + NICENESS).min(19));
+        assert_eq!(heard.recv().expect("done").expect("known"), (own + NICENESS).min(LEAST));
     }
 }

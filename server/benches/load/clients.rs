@@ -39,7 +39,7 @@ impl Load {
     fn num_tokens_of(&self, place: usize) -> usize {
         // Multiples of an odd number close to the golden section of its range, so that lengths are spread evenly.
         let spread = (place as u32).wrapping_mul(2_654_435_769) >> 16;
-        self.num_tokens / 2 + (spread as usize * self.num_tokens >> 16)
+        self.num_tokens / 2 + ((spread as usize * self.num_tokens) >> 16)
     }
 }
 
