@@ -4,16 +4,16 @@
 //! have a token at the same moment that is most of the work. So what is streamed goes out as whole chunks of the body by the
 //! thread that has written it, while HTTP itself has nothing to send, and through HTTP otherwise.
 
+use std::collections::VecDeque;
 use std::io::{self, Read};
 use std::net::Shutdown;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use axum::body::Bytes;
 use parking_lot::Mutex;
 use socket2::SockRef;
-use tokio::io::Interest;
+use tokio::io::{Interest, ReadBuf};
 use tokio::net::TcpStream;
 
 use super::wired_socket::WiredSocket;
@@ -24,6 +24,9 @@ const LINGER_TIME: Duration = Duration::from_secs(1);
 /// What a client may send meanwhile.
 const MAX_LINGER_BYTES: usize = 1 << 20;
 
+/// What a client may send behind a request before that is answered.
+pub(super) const MAX_AHEAD_BYTES: usize = 4 << 20;
+
 /// The way past HTTP to one socket. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct Wire(pub(super) Arc<Shared>);
@@ -33,8 +36,6 @@ pub(crate) struct Wire(pub(super) Arc<Shared>);
 pub(super) struct Shared {
     pub(super) socket: TcpStream,
     pub(super) state: Mutex<State>,
-    /// Bytes may lie in the socket though it is not taken for ready: see [`Wire::hung_up`].
-    pub(super) is_unread: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -42,6 +43,32 @@ pub(super) struct State {
     pub(super) stage: Stage,
     /// What the socket did not take of the last chunk: it goes before all else.
     pub(super) rest: Bytes,
+    /// What was read before HTTP has asked for it: see [`Wire::hung_up`].
+    pub(super) ahead: VecDeque<u8>,
+}
+
+/// How a connection ends that is being answered.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Parting {
+    /// The client has left.
+    Left,
+    /// It has sent more than [`MAX_AHEAD_BYTES`] behind a request that is not answered.
+    Flooded,
+}
+
+impl State {
+    /// Hands on what was read ahead, if there is any.
+    pub(super) fn take_ahead(&mut self, into: &mut ReadBuf<'_>) -> bool {
+        let first = self.ahead.as_slices().0;
+        let num = first.len().min(into.remaining());
+        into.put_slice(&first[..num]);
+        self.ahead.drain(..num);
+        if self.ahead.is_empty() {
+            // Few connections have any: it is not kept for the next time.
+            self.ahead = VecDeque::new();
+        }
+        num > 0
+    }
 }
 
 /// Who may write.
@@ -70,26 +97,39 @@ impl Wire {
     /// The way to a socket, and the socket for HTTP: what it writes fails when the client has taken nothing for as long as
     /// `write_timeout`.
     pub(crate) fn of(socket: TcpStream, write_timeout: Duration) -> (Self, WiredSocket) {
-        let wire =
-            Self(Arc::new(Shared { socket, state: Mutex::default(), is_unread: AtomicBool::new(false) }));
+        let wire = Self(Arc::new(Shared { socket, state: Mutex::default() }));
         (wire.clone(), WiredSocket::new(wire, write_timeout))
     }
 
-    /// Returns when the client has closed its side, or all of it.
+    /// Returns when the client has closed its side, or all of it, or has sent more than may wait behind a request.
     ///
-    /// HTTP reads nothing while it answers and bytes of the next request are there, so it would not hear of it. Here nothing is
-    /// read either: the system tells of the end beside of what lies before it.
-    pub(super) async fn hung_up(&self) {
+    /// HTTP reads nothing while it answers and bytes of the next request are there, so it would not hear of it; and an end
+    /// behind more than the system keeps comes once that is read. So it is read here, and kept for HTTP.
+    pub(super) async fn hung_up(&self) -> Parting {
         let socket = &self.0.socket;
         while let Ok(ready) = socket.ready(Interest::READABLE).await {
             if ready.is_read_closed() {
-                return;
+                break;
             }
-            // What is there is left to HTTP, which will not be told of it again; here the next news is waited for.
-            self.0.is_unread.store(true, Ordering::Release);
-            let nothing: io::Result<()> = Err(io::ErrorKind::WouldBlock.into());
-            drop(socket.try_io(Interest::READABLE, || nothing));
+            match self.read_ahead() {
+                Ok(0) => break,
+                Ok(num) if num > MAX_AHEAD_BYTES => return Parting::Flooded,
+                Ok(_) => {}
+                Err(error) => match error.kind() {
+                    io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => {}
+                    _ => break,
+                },
+            }
         }
+        Parting::Left
+    }
+
+    /// Reads a piece for HTTP: what is kept of it then. Zero is the end.
+    fn read_ahead(&self) -> io::Result<usize> {
+        let (mut piece, mut state) = ([0; 16 << 10], self.0.state.lock());
+        let num = self.0.socket.try_read(&mut piece)?;
+        state.ahead.extend(&piece[..num]);
+        Ok(if num == 0 { 0 } else { state.ahead.len() })
     }
 
     /// Passes over what the client still sends after the last answer, until it has read that and closed, but not for long: a

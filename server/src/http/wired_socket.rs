@@ -1,9 +1,8 @@
 //! A socket as HTTP has it.
 
-use std::io::{self, Read};
+use std::io;
 use std::net::Shutdown;
 use std::pin::Pin;
-use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
@@ -87,19 +86,13 @@ fn poll_io<T>(
 impl AsyncRead for WiredSocket {
     fn poll_read(self: Pin<&mut Self>, cx: &mut Context<'_>, into: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         let shared = &*self.wire.0;
+        if shared.state.lock().take_ahead(into) {
+            return Poll::Ready(Ok(()));
+        }
         loop {
-            let is_unread = shared.is_unread.load(Ordering::Acquire);
-            let unfilled = into.initialize_unfilled();
-            let read = if is_unread {
-                (&*SockRef::from(&shared.socket)).read(unfilled)
-            } else {
-                ready!(shared.socket.poll_read_ready(cx))?;
-                shared.socket.try_read(unfilled)
-            };
-            match read {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-                    shared.is_unread.store(false, Ordering::Release);
-                }
+            ready!(shared.socket.poll_read_ready(cx))?;
+            match shared.socket.try_read(into.initialize_unfilled()) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Poll::Ready(Err(error)),
                 Ok(num) => {

@@ -1,6 +1,7 @@
 //! The server as its clients see it.
 
 mod api;
+mod behind;
 mod chat;
 mod combinations;
 mod completions;

@@ -6,6 +6,7 @@ use tokio::net::TcpStream;
 use tokio_rustls::TlsConnector;
 use tokio_rustls::client::TlsStream;
 
+use super::behind::leave_behind;
 use super::connections::{Served, leave_with_bytes_behind};
 use super::rig::Rig;
 use crate::http::CertificateFiles;
@@ -68,6 +69,7 @@ async fn br_41_a_client_that_leaves_a_secured_connection_takes_its_work_along() 
     for is_streamed in [true, false] {
         leave_with_bytes_behind(rig, secured.connect().await, is_streamed).await;
     }
+    leave_behind(rig, secured.connect().await, &"x".repeat(1_000_000)).await;
     rig.control.set_delay(Duration::ZERO);
     rig.check_alive().await;
 }
