@@ -15,7 +15,7 @@ use crate::background::Background;
 use crate::checked::{EosTokens, ParamLimits};
 use crate::client::ModelInfo;
 use crate::clock::Clock;
-use crate::core::{CoreParts, EngineCore, Inbox, SharedStats, StepOrder, WaitingSlot};
+use crate::core::{CoreParts, EngineCore, Inbox, Place, SharedStats, StepOrder};
 use crate::frontend::{Frontend, Prepared};
 use crate::recording::save_recording;
 use crate::renderer::PromptRenderer;
@@ -148,21 +148,21 @@ impl Engine {
 
     /// Checks, prepares and queues a request. The caller waits for template and tokenizer.
     pub(crate) fn submit(&self, request: Request) -> Result<RequestStream> {
-        let waiting = self.inbox.reserve()?;
+        let place = self.inbox.reserve(request.num_seqs())?;
         let prepared = self.frontend.prepare(request)?;
         let (sender, events) = RequestStream::events();
-        Ok(RequestStream::new(events, queue(&self.inbox, waiting, prepared, Box::new(sender))))
+        Ok(RequestStream::new(events, queue(&self.inbox, place, prepared, Box::new(sender))))
     }
 
     /// Checks and prepares a request, to be queued later. The caller waits for the form of its output as well.
     pub(crate) fn prepare(&self, request: Request) -> Result<PreparedRequest> {
-        let waiting = self.inbox.reserve()?;
+        let place = self.inbox.reserve(request.num_seqs())?;
         let mut prepared = self.frontend.prepare(request)?.with_grammar()?;
         let (prompt, inbox) = (std::mem::take(&mut prepared.sequence.prompt), self.inbox.clone());
         Ok(PreparedRequest::new(prompt, move |prompt, sink| {
             inbox.status().check()?;
             prepared.sequence.prompt = prompt;
-            Ok(queue(&inbox, waiting, prepared, sink))
+            Ok(queue(&inbox, place, prepared, sink))
         }))
     }
 
@@ -187,9 +187,9 @@ impl fmt::Debug for Engine {
 }
 
 /// Queues a request.
-fn queue(inbox: &Inbox, waiting: WaitingSlot, prepared: Prepared, sink: Box<dyn EventSink>) -> RequestHandle {
+fn queue(inbox: &Inbox, place: Place, prepared: Prepared, sink: Box<dyn EventSink>) -> RequestHandle {
     let (key, aborting) = (inbox.next_key(), inbox.clone());
-    inbox.submit_as(key, waiting, prepared, sink);
+    inbox.submit_as(key, place, prepared, sink);
     RequestHandle::new(move || aborting.abort(key))
 }
 
@@ -302,7 +302,7 @@ mod tests {
                     prepared.detokenizer = Box::new(Panicking(0));
                 }
                 let (sender, stream) = RequestStream::channel(|| ());
-                engine.inbox.submit(engine.inbox.reserve().unwrap(), prepared, Box::new(sender));
+                engine.inbox.submit(engine.inbox.reserve(1).unwrap(), prepared, Box::new(sender));
                 stream
             });
             let last =

@@ -51,6 +51,11 @@ pub(crate) struct Prepared {
 }
 
 impl Prepared {
+    /// Sequences that it runs as, the prompt computed.
+    pub(crate) fn num_seqs(&self) -> usize {
+        self.beams.as_ref().map_or(self.params.n() as usize, |beams| beams.width)
+    }
+
     /// Waits for the form of its output.
     ///
     /// # Errors

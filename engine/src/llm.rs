@@ -254,8 +254,8 @@ impl Llm {
         // What is queued at first is seen at once: the same batch is scheduled alike, every time.
         let mut hold = Some(self.engine.inbox.hold());
         loop {
-            while prepared.peek().is_some() {
-                let place = self.engine.inbox.reserve();
+            while let Some((_, next)) = prepared.peek() {
+                let place = self.engine.inbox.reserve(next.as_ref().map_or(1, Prepared::num_seqs));
                 if matches!(place, Err(Error::Overloaded { .. })) && open.num_open > 0 {
                     break;
                 }

@@ -73,6 +73,16 @@ pub struct Request {
 }
 
 impl Request {
+    /// Sequences that it asks for; not checked yet.
+    pub(crate) fn num_seqs(&self) -> usize {
+        let num = match &self.beam_search {
+            _ if self.prompt_alone => 1,
+            Some(search) => search.beam_width,
+            None => self.params.n,
+        };
+        num as usize
+    }
+
     /// A search for the most probable continuations of a prompt.
     pub fn beam_search(prompt: impl Into<Prompt>, params: BeamSearchParams) -> Self {
         Self { beam_search: Some(params), ..Self::new(prompt, SamplingParams::default()) }

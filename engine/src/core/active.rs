@@ -9,7 +9,8 @@ use quire_scheduler::{FinishReason as SeqFinish, FinishedSequence, NewSequence, 
 use super::beams::BeamGroup;
 use super::branch::{Branch, EndedBranch, NewBranch, with_text};
 use super::branches::Branches;
-use super::inbox::{RequestKey, WaitingSlot};
+use super::inbox::RequestKey;
+use super::places::Place;
 use crate::checked::CheckedParams;
 use crate::clock::ms_between;
 use crate::output::{FinishReason, RequestEvent, RequestMetrics, RequestOutput, TokenLogprobs};
@@ -25,7 +26,7 @@ pub(super) struct ActiveRequest {
     pub(super) num_prompt_tokens: u32,
     pub(super) arrival: Time,
     /// Its place among those that wait, given back when it first runs.
-    pub(super) waiting: Option<WaitingSlot>,
+    pub(super) place: Option<Place>,
     pub(super) sink: Box<dyn EventSink>,
     pub(super) params: Arc<CheckedParams>,
     /// The sequences that are still to be made of its first one.
@@ -74,7 +75,7 @@ pub(super) struct NewRequest {
     pub(super) sampling: RowSampling,
     pub(super) detokenizer: Box<dyn Detokenizer>,
     pub(super) sink: Box<dyn EventSink>,
-    pub(super) waiting: WaitingSlot,
+    pub(super) place: Place,
     /// Sequences beside the first, and what they would be by themselves.
     pub(super) unforked: Option<(u32, NewSequence)>,
     pub(super) prompt_alone: bool,
@@ -104,7 +105,7 @@ impl ActiveRequest {
             key: new.key,
             num_prompt_tokens: new.num_prompt_tokens,
             arrival: new.arrival,
-            waiting: Some(new.waiting),
+            place: Some(new.place),
             sink: new.sink,
             params,
             unforked: new.unforked.map(|(num, like)| Unforked { num, like, first: seq, held_end: None }),

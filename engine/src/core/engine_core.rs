@@ -14,6 +14,7 @@ use quire_scheduler::{
 use super::active::{ActiveRequest, NewRequest};
 use super::beams::{BeamGroup, NewBeams};
 use super::inbox::{Command, Inbox, RequestKey, Status, Submission};
+use super::places::Places;
 use super::rates::MeasuredRates;
 use super::requests::Requests;
 use super::results::OpenStep;
@@ -79,7 +80,8 @@ impl EngineCore {
     /// The engine, its inbox, and its numbers.
     pub(crate) fn new(parts: CoreParts) -> (Self, Inbox, SharedStats) {
         let CoreParts { mut scheduler, executor, order, decoder, grammars, clock, max_num_waiting } = parts;
-        let (inbox, commands) = Inbox::channel(max_num_waiting);
+        let num_seats = scheduler.effective_config().max_num_seqs as usize;
+        let (inbox, commands) = Inbox::channel(Places::new(num_seats, max_num_waiting));
         let shared_stats = SharedStats::default();
         let log_filter = LogFilter::default();
         scheduler.add_observer(LogObserver::new(log_filter.clone()));
@@ -194,7 +196,7 @@ impl EngineCore {
     }
 
     fn add(&mut self, submission: Submission) {
-        let Submission { key, prepared, mut sink, waiting } = submission;
+        let Submission { key, prepared, mut sink, place } = submission;
         let num_prompt_tokens = prepared.sequence.prompt.len() as u32;
         let arrival = prepared.sequence.arrival;
         let unforked = unforked(&prepared);
@@ -220,7 +222,7 @@ impl EngineCore {
                     sampling: prepared.sampling,
                     detokenizer: prepared.detokenizer,
                     sink,
-                    waiting,
+                    place,
                     unforked,
                     prompt_alone: prepared.prompt_alone,
                     beams: beams.map(|beams| Box::new(BeamGroup::new(seq, beams, self.decoder.clone()))),

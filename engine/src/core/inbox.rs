@@ -1,6 +1,6 @@
 //! The way into the engine's thread.
 
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, mpsc};
 
 use parking_lot::Mutex;
@@ -8,6 +8,7 @@ use quire_kvcache::{BlockHashes, PinError, PinId};
 use quire_scheduler::Explanation;
 use tokio::sync::oneshot;
 
+use super::places::{Place, Places};
 use crate::explain::RequestExplanation;
 use crate::frontend::Prepared;
 use crate::structured::{Grammar, GrammarError};
@@ -42,15 +43,14 @@ pub(super) struct Submission {
     pub(super) key: RequestKey,
     pub(super) prepared: Prepared,
     pub(super) sink: Box<dyn EventSink>,
-    pub(super) waiting: WaitingSlot,
+    pub(super) place: Place,
 }
 
-/// The sending end. At most `max_num_waiting` requests wait, in here and in the scheduler together.
+/// The sending end. Whoever sends a request has a place for it, in here and in the scheduler.
 #[derive(Clone)]
 pub(crate) struct Inbox {
     commands: mpsc::Sender<Command>,
-    num_waiting: Arc<AtomicUsize>,
-    max_num_waiting: usize,
+    places: Places,
     next_key: Arc<AtomicU64>,
     status: Status,
 }
@@ -73,15 +73,6 @@ impl Status {
     }
 }
 
-/// A place among the requests that wait, given back when dropped.
-pub(crate) struct WaitingSlot(Arc<AtomicUsize>);
-
-impl Drop for WaitingSlot {
-    fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::AcqRel);
-    }
-}
-
 /// While it is there, the engine waits.
 pub(crate) struct Hold {
     _open: mpsc::Sender<()>,
@@ -89,16 +80,9 @@ pub(crate) struct Hold {
 
 impl Inbox {
     /// Both ends.
-    pub(super) fn channel(max_num_waiting: usize) -> (Self, mpsc::Receiver<Command>) {
+    pub(super) fn channel(places: Places) -> (Self, mpsc::Receiver<Command>) {
         let (commands, receiver) = mpsc::channel();
-        let num_waiting = Arc::new(AtomicUsize::new(0));
-        let inbox = Self {
-            commands,
-            num_waiting,
-            max_num_waiting,
-            next_key: Arc::default(),
-            status: Status::default(),
-        };
+        let inbox = Self { commands, places, next_key: Arc::default(), status: Status::default() };
         (inbox, receiver)
     }
 
@@ -111,30 +95,20 @@ impl Inbox {
         RequestKey(self.next_key.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// A place among those that wait, to be taken before a request is handed in.
+    /// A place for a request of so many sequences, to be taken before it is handed in.
     ///
     /// # Errors
     ///
     /// [`Error::Overloaded`], [`Error::Stopped`].
-    pub(crate) fn reserve(&self) -> Result<WaitingSlot> {
+    pub(crate) fn reserve(&self, num_seqs: usize) -> Result<Place> {
         self.status.check()?;
-        let max_num_waiting = self.max_num_waiting;
-        let more = |waiting| (waiting < max_num_waiting).then_some(waiting + 1);
-        match self.num_waiting.fetch_update(Ordering::AcqRel, Ordering::Acquire, more) {
-            Ok(_) => Ok(WaitingSlot(Arc::clone(&self.num_waiting))),
-            Err(num_waiting) => Err(Error::Overloaded { num_waiting, max_num_waiting }),
-        }
+        self.places.take(num_seqs)
     }
 
     /// Queues a request. Where the engine has ended, the sink is dropped, which tells its listener.
-    pub(crate) fn submit(
-        &self,
-        waiting: WaitingSlot,
-        prepared: Prepared,
-        sink: Box<dyn EventSink>,
-    ) -> RequestKey {
+    pub(crate) fn submit(&self, place: Place, prepared: Prepared, sink: Box<dyn EventSink>) -> RequestKey {
         let key = self.next_key();
-        self.submit_as(key, waiting, prepared, sink);
+        self.submit_as(key, place, prepared, sink);
         key
     }
 
@@ -142,12 +116,12 @@ impl Inbox {
     pub(crate) fn submit_as(
         &self,
         key: RequestKey,
-        waiting: WaitingSlot,
+        place: Place,
         prepared: Prepared,
         sink: Box<dyn EventSink>,
     ) {
         let grammar = prepared.grammar.clone();
-        let _ = self.commands.send(Command::Submit(Box::new(Submission { key, prepared, sink, waiting })));
+        let _ = self.commands.send(Command::Submit(Box::new(Submission { key, prepared, sink, place })));
         if let Some(grammar) = grammar {
             let commands = self.commands.clone();
             grammar.when_done(move |outcome| drop(commands.send(Command::Grammar(key, outcome))));

@@ -16,6 +16,7 @@ mod fork;
 mod gate;
 mod grammars;
 mod inbox;
+mod places;
 mod rates;
 mod recovery;
 mod requests;
@@ -25,4 +26,5 @@ mod step;
 mod throughput;
 
 pub(crate) use engine_core::{CoreParts, EngineCore, SharedStats, StepOrder};
-pub(crate) use inbox::{Inbox, RequestKey, WaitingSlot};
+pub(crate) use inbox::{Inbox, RequestKey};
+pub(crate) use places::Place;

@@ -86,12 +86,18 @@ impl Requests {
         let key = self.by_seq.remove(&finished.id)?;
         let request = self.by_key.get_mut(&key)?;
         request.end(finished, reason, moment);
-        if request.is_complete() { self.by_key.remove(&key) } else { None }
+        if !request.is_complete() {
+            return None;
+        }
+        // Whoever hears of the end may come with the next one.
+        request.place = None;
+        self.by_key.remove(&key)
     }
 
     /// Takes a request out, with the sequences of it that have not ended.
     pub(super) fn remove(&mut self, seq: SeqId) -> Option<(Box<ActiveRequest>, Vec<SeqId>)> {
-        let request = self.by_key.remove(self.by_seq.get(&seq)?)?;
+        let mut request = self.by_key.remove(self.by_seq.get(&seq)?)?;
+        request.place = None;
         let seqs: Vec<_> = request.seqs().map(|(seq, _)| seq).collect();
         for seq in &seqs {
             self.by_seq.remove(seq);

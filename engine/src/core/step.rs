@@ -8,6 +8,7 @@ use super::active::ActiveRequest;
 use super::batch::{Facts, RowFacts, step_batch};
 use super::engine_core::EngineCore;
 use super::gate::GatedRow;
+use super::places::Place;
 use super::results::{CollectedStep, OpenStep};
 use crate::{Error, Result};
 
@@ -107,7 +108,7 @@ impl EngineCore {
         let step = plan.step.0;
         for row in &plan.rows {
             let Some(request) = self.requests.get_mut(row.seq) else { continue };
-            request.waiting = None;
+            request.place.iter_mut().for_each(Place::seat);
             let request_id = &request.id;
             if row.kind != RowKind::Continuing {
                 let (num_blocks, num_cached_tokens) = (row.new_blocks.len(), row.start);

@@ -105,7 +105,8 @@ fn a_client_in_an_asynchronous_program() {
 #[test]
 fn what_is_prepared_has_a_place_and_leaves_nothing_behind() {
     let spec = RigSpec::default();
-    let rig = RigSpec { options: spec.options.clone().max_num_waiting(2), ..spec }.start_with_bytes("abc");
+    let rig = RigSpec { options: spec.options.clone().max_num_seqs(1).max_num_waiting(1), ..spec }
+        .start_with_bytes("abc");
     let client = rig.llm.to_async();
     let request = || Request::new("hé", SamplingParams::default());
     let runtime = tokio::runtime::Builder::new_current_thread().build().unwrap();
@@ -114,7 +115,7 @@ fn what_is_prepared_has_a_place_and_leaves_nothing_behind() {
         let second = client.prepare(request()).await.unwrap();
         assert_eq!(first.prompt(), client.tokenize("hé".into()).await.unwrap());
         let full = client.prepare(request()).await.unwrap_err();
-        assert!(matches!(full, quire_engine::Error::Overloaded { num_waiting: 2, .. }), "{full}");
+        assert!(matches!(full, quire_engine::Error::Overloaded { num_waiting: 1, .. }), "{full}");
         assert_eq!(rig.llm.stats().num_requests, 0);
         drop(first);
         assert_eq!(second.start().unwrap().finish().await.unwrap().outputs[0].text, "abc");
