@@ -224,6 +224,17 @@ pub enum PromptError {
         /// The limit on prompt and output together.
         max_model_len: usize,
     },
+    /// A text so long that its tokens were not counted to the end.
+    #[error(
+        "the prompt of {num_bytes} bytes has more than twice the tokens that fit, at most {} leave room for one token of output (max_model_len is {max_model_len})",
+        max_model_len.saturating_sub(1)
+    )]
+    TextTooLong {
+        /// Bytes of the text.
+        num_bytes: usize,
+        /// The limit on prompt and output together.
+        max_model_len: usize,
+    },
     /// Prompt and one token do not fit into the KV pool, even alone.
     #[error(
         "the prompt of {num_tokens} tokens and one more need {need} blocks of the kv cache, {have} present{}",

@@ -237,8 +237,10 @@ impl Frontend {
         params: &CheckedParams,
         is_alone: bool,
     ) -> Result<RenderedPrompt, PromptError> {
-        let mut prompt = self.renderer.render_prompt(prompt)?;
-        if let Some(kept) = params.truncate_prompt_tokens() {
+        let kept = params.truncate_prompt_tokens();
+        let max_model_len = if kept.is_some() { usize::MAX } else { self.max_model_len };
+        let mut prompt = self.renderer.render_within(prompt, max_model_len)?;
+        if let Some(kept) = kept {
             let output = if is_alone { 0 } else { params.least_room(self.max_model_len) };
             let kept = if kept == usize::MAX { self.max_model_len.saturating_sub(output) } else { kept };
             prompt.token_ids.drain(..prompt.token_ids.len().saturating_sub(kept));

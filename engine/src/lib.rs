@@ -84,6 +84,7 @@ mod stats;
 mod structured;
 mod template_places;
 mod text;
+mod text_length;
 
 pub use async_llm::AsyncLlm;
 pub use beam::BeamSearchParams;

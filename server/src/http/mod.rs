@@ -19,6 +19,7 @@ mod completions;
 mod connection;
 mod conversation;
 mod cors;
+mod deadline;
 mod debug;
 mod echo;
 mod error;

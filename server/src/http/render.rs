@@ -1,6 +1,7 @@
 //! `POST /v1/chat/completions/render`: what a chat would be to the model. Nothing is generated.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::Json;
 use axum::extract::State;
@@ -10,6 +11,7 @@ use serde_json::{Value, json};
 use super::body::Body;
 use super::caller::Caller;
 use super::chat::Asked;
+use super::deadline::Deadline;
 use super::error::ApiError;
 use super::service::{Service, num_tokens};
 
@@ -20,10 +22,11 @@ pub(crate) async fn render(
     caller: Caller,
     mut body: Body,
 ) -> Result<Json<Value>, ApiError> {
+    let deadline = Deadline::of(&caller, Instant::now())?;
     let asked = Asked::take(&service, &caller, &mut body)?;
     service.pass_over(&[body.rest(), asked.search.without_effect].concat(), &caller)?;
     let request = Request { beam_search: asked.search.beams, ..Request::new(asked.prompt, asked.params) };
-    let checked = service.check(request, asked.max_tokens).await;
+    let checked = deadline.within(service.check(request, asked.max_tokens)).await;
     let request = checked.map_err(|error| asked.names.translate(error))?;
     let count = num_tokens(&request.prompt);
     let token_ids = match request.prompt {

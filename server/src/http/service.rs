@@ -2,14 +2,16 @@
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
-use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use axum::http::StatusCode;
+use futures_util::TryFutureExt;
 use parking_lot::Mutex;
 use quire_engine::{EngineClient, PreparedRequest, Prompt, Request, RequestStream};
 
 use super::caller::Caller;
 use super::connection::Connection;
+use super::deadline::Deadline;
 use super::error::{ApiError, shortened_name};
 use super::lifecycle::{self, Lifecycle, OpenRequest};
 use super::limits::{KeyGuard, KeyUse};
@@ -52,7 +54,7 @@ pub(crate) struct OpenAnswer {
     /// While it is there, the server does not end.
     open: OpenRequest,
     key: KeyGuard,
-    deadline: Option<(Instant, Duration)>,
+    deadline: Deadline,
     connection: Option<Connection>,
 }
 
@@ -86,14 +88,12 @@ impl OpenAnswer {
 
     /// When the answer must have ended.
     pub(crate) fn deadline(&self) -> Option<Instant> {
-        self.deadline.map(|(deadline, _)| deadline)
+        self.deadline.moment()
     }
 
     /// What is said when it has not.
     pub(crate) fn too_late(&self) -> ApiError {
-        let seconds = self.deadline.map_or(0.0, |(_, timeout)| timeout.as_secs_f64());
-        let message = format!("the request has taken longer than the {seconds} s of its X-Request-Timeout");
-        ApiError::new(StatusCode::REQUEST_TIMEOUT, message)
+        self.deadline.too_late()
     }
 
     /// Returns when the server gives it up.
@@ -106,22 +106,13 @@ impl OpenAnswer {
     /// # Errors
     ///
     /// Those of `outcome`; [`too_late`](Self::too_late); [`lifecycle::shutting_down`].
-    pub(crate) async fn within<T>(
+    pub(crate) async fn within<T, E: Into<ApiError>>(
         &self,
-        outcome: impl Future<Output = Result<T, quire_engine::Error>>,
+        outcome: impl Future<Output = Result<T, E>>,
     ) -> Result<T, ApiError> {
-        let in_time = async {
-            match self.deadline() {
-                None => Ok(outcome.await?),
-                Some(deadline) => match tokio::time::timeout_at(deadline.into(), outcome).await {
-                    Ok(outcome) => Ok(outcome?),
-                    Err(_) => Err(self.too_late()),
-                },
-            }
-        };
         tokio::select! {
             biased;
-            outcome = in_time => outcome,
+            outcome = self.deadline.within(outcome) => outcome,
             () = self.given_up() => Err(lifecycle::shutting_down()),
         }
     }
@@ -194,21 +185,18 @@ impl Service {
         max_tokens: Option<u64>,
     ) -> Result<PreparedAnswer, ApiError> {
         let now = Instant::now();
-        let deadline = caller.timeout()?.and_then(|timeout| Some((now.checked_add(timeout)?, timeout)));
+        let deadline = Deadline::of(caller, now)?;
         let open = self.lifecycle.open()?;
         let key = self.keys.open(caller.key, now)?;
+        let open = OpenAnswer { open, key, deadline, connection: caller.connection.clone() };
         let mut prepared = Vec::with_capacity(requests.len());
         for request in requests {
-            let request = tokio::select! {
-                biased;
-                request = self.engine.prepare(request) => request.map_err(|error| self.refusal(error))?,
-                () = open.given_up() => return Err(lifecycle::shutting_down()),
-            };
+            let preparing = self.engine.prepare(request);
+            let request = open.within(preparing.map_err(|error| self.refusal(error))).await?;
             self.check_context(request.prompt().len() as u64, max_tokens)?;
             prepared.push(request);
         }
-        key.charge(prepared.iter().map(|request| request.prompt().len() as u64).sum());
-        let open = OpenAnswer { open, key, deadline, connection: caller.connection.clone() };
+        open.key.charge(prepared.iter().map(|request| request.prompt().len() as u64).sum());
         Ok(PreparedAnswer { requests: prepared, open })
     }
 

@@ -1,6 +1,7 @@
 //! `POST /tokenize` and `POST /detokenize`.
 
 use std::sync::Arc;
+use std::time::Instant;
 
 use axum::Json;
 use axum::extract::State;
@@ -9,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::body::Body;
 use super::caller::Caller;
+use super::deadline::Deadline;
 use super::error::ApiError;
 use super::service::Service;
 use super::{conversation, prompts, sampling};
@@ -19,6 +21,7 @@ pub(crate) async fn tokenize(
     caller: Caller,
     mut body: Body,
 ) -> Result<Json<Value>, ApiError> {
+    let deadline = Deadline::of(&caller, Instant::now())?;
     service.model_name(body.take_text("model")?)?;
     let prompt = take_prompt(&mut body)?;
     let is_chat = matches!(prompt, Prompt::Chat(_));
@@ -32,8 +35,7 @@ pub(crate) async fn tokenize(
         None => usize::MAX,
     };
     service.pass_over(&body.rest(), &caller)?;
-    let tokens = service.engine.tokenize(prompt).await.map_err(|error| {
-        let error = ApiError::from(error);
+    let tokens = deadline.within(service.engine.tokenize(prompt)).await.map_err(|error| {
         let is_of_chat = is_chat && error.param.as_deref() == Some("prompt");
         if is_of_chat { ApiError { param: Some("messages".to_owned()), ..error } } else { error }
     })?;

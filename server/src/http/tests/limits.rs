@@ -1,6 +1,8 @@
 use std::time::Duration;
 
 use axum::http::{StatusCode, header};
+use futures_util::StreamExt;
+use futures_util::stream::FuturesUnordered;
 use quire_engine::EngineOptions;
 use serde_json::json;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
@@ -15,6 +17,57 @@ fn rig(change: impl FnOnce(&mut HttpSettings)) -> Rig {
     let mut settings = HttpSettings::new(vec!["tiny".to_owned()]);
     change(&mut settings);
     Rig::with(settings, EngineOptions::new("tiny"))
+}
+
+#[tokio::test]
+async fn br_10_as_many_may_come_at_once_as_run_and_wait() {
+    for (n, num_running) in [(1, 8), (2, 4)] {
+        let options = EngineOptions::new("tiny").max_num_seqs(8).max_num_waiting(8);
+        let rig = Rig::with(HttpSettings::new(vec!["tiny".to_owned()]), options);
+        rig.control.hold();
+        let body = json!({"prompt": "ab", "n": n, "seed": 1}).to_string();
+        let mut open: FuturesUnordered<_> =
+            (0..num_running + 9).map(|_| rig.send(post(PATH, body.clone()))).collect();
+        let refused = open.next().await.expect("one is too many");
+        assert_eq!(refused.status(), StatusCode::TOO_MANY_REQUESTS);
+        let more = tokio::time::timeout(Duration::from_millis(300), open.next()).await;
+        assert!(more.is_err(), "n {n}: {more:?}");
+        rig.control.go_on();
+        while let Some(response) = open.next().await {
+            assert_eq!(response.status(), StatusCode::OK);
+        }
+        drop(open);
+        rig.check_alive().await;
+    }
+}
+
+#[tokio::test]
+async fn a_deadline_holds_while_a_prompt_is_read() {
+    let rig = Rig::new();
+    let text = "ab cd ".repeat(700_000);
+    for (path, body) in
+        [(PATH, json!({"prompt": text, "truncate_prompt_tokens": 8})), ("/tokenize", json!({"prompt": text}))]
+    {
+        let mut request = post(path, body.to_string());
+        request.headers_mut().insert("x-request-timeout", "0.05".parse().expect("a value"));
+        let (status, body) = read(rig.send(request).await).await;
+        assert_eq!(status, StatusCode::REQUEST_TIMEOUT, "{path} {body}");
+    }
+    rig.check_alive().await;
+}
+
+#[tokio::test]
+async fn a_text_of_megabytes_is_refused_by_its_beginning() {
+    let rig = Rig::new();
+    let text = "ab cd ".repeat(1_000_000);
+    let chat = json!({"messages": [{"role": "user", "content": text}]});
+    for (path, body) in [(PATH, json!({ "prompt": text })), ("/v1/chat/completions", chat)] {
+        let (status, body) = rig.post(path, body).await;
+        let message = body["error"]["message"].as_str().expect("an error");
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{message}");
+        assert!(message.contains("more than twice the tokens that fit"), "{message}");
+    }
+    rig.check_alive().await;
 }
 
 #[tokio::test]
