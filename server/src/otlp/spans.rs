@@ -28,7 +28,7 @@ impl Stages {
         let stages = [
             ("prepare", self.arrived, Some(self.prepared)),
             ("queue", self.prepared, Some(begun.min(ended))),
-            ("prefill", begun, first.or(Some(ended)).filter(|end| *end > begun)),
+            ("prefill", begun, first.or(Some(ended).filter(|end| *end > begun))),
             ("decode", first.unwrap_or(ended), first.and(Some(ended))),
         ];
         for (name, start, end) in
