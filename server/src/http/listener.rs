@@ -17,7 +17,7 @@ use super::clocked::ClockedStream;
 use super::connection::{ConnectedService, Connection};
 use super::error::ErrorForm;
 use super::head_faults::ExplainingStream;
-use super::wire::{MAX_AHEAD_BYTES, Parting, Wire};
+use super::wire::Wire;
 use super::write_times::WriteTimes;
 
 /// How long a client may take to send the head of a request, and to begin the next one.
@@ -115,13 +115,7 @@ impl Listening {
                 }
                 wire.linger().await;
             }
-            parting = wire.hung_up() => match parting {
-                Parting::Left => tracing::debug!(target: "quire::server", "a client has left"),
-                Parting::Flooded => tracing::warn!(
-                    target: "quire::server",
-                    "a connection is closed: more than {MAX_AHEAD_BYTES} bytes came behind a request before its answer"
-                ),
-            },
+            () = wire.hung_up() => tracing::debug!(target: "quire::server", "a client has left"),
         }
     }
 }

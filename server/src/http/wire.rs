@@ -24,8 +24,11 @@ const LINGER_TIME: Duration = Duration::from_secs(1);
 /// What a client may send meanwhile.
 const MAX_LINGER_BYTES: usize = 1 << 20;
 
-/// What a client may send behind a request before that is answered.
-pub(super) const MAX_AHEAD_BYTES: usize = 4 << 20;
+/// What is read before HTTP asks for it.
+const MAX_AHEAD_BYTES: usize = 4 << 20;
+
+/// How long HTTP is waited for, which has not taken that.
+const AHEAD_PAUSE: Duration = Duration::from_millis(20);
 
 /// The way past HTTP to one socket. Cheap to clone.
 #[derive(Clone, Debug)]
@@ -45,15 +48,6 @@ pub(super) struct State {
     pub(super) rest: Bytes,
     /// What was read before HTTP has asked for it: see [`Wire::hung_up`].
     pub(super) ahead: VecDeque<u8>,
-}
-
-/// How a connection ends that is being answered.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Parting {
-    /// The client has left.
-    Left,
-    /// It has sent more than [`MAX_AHEAD_BYTES`] behind a request that is not answered.
-    Flooded,
 }
 
 impl State {
@@ -101,32 +95,35 @@ impl Wire {
         (wire.clone(), WiredSocket::new(wire, write_timeout))
     }
 
-    /// Returns when the client has closed its side, or all of it, or has sent more than may wait behind a request.
+    /// Returns when the client has closed its side, or all of it.
     ///
     /// HTTP reads nothing while it answers and bytes of the next request are there, so it would not hear of it; and an end
-    /// behind more than the system keeps comes once that is read. So it is read here, and kept for HTTP.
-    pub(super) async fn hung_up(&self) -> Parting {
+    /// behind more than the system keeps comes once that is read. So it is read here, and kept for HTTP, up to a bound: a
+    /// long body comes faster than HTTP takes it.
+    pub(super) async fn hung_up(&self) {
         let socket = &self.0.socket;
         while let Ok(ready) = socket.ready(Interest::READABLE).await {
             if ready.is_read_closed() {
-                break;
+                return;
             }
             match self.read_ahead() {
-                Ok(0) => break,
-                Ok(num) if num > MAX_AHEAD_BYTES => return Parting::Flooded,
+                Ok(0) => return,
+                Ok(num) if num >= MAX_AHEAD_BYTES => tokio::time::sleep(AHEAD_PAUSE).await,
                 Ok(_) => {}
                 Err(error) => match error.kind() {
                     io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted => {}
-                    _ => break,
+                    _ => return,
                 },
             }
         }
-        Parting::Left
     }
 
     /// Reads a piece for HTTP: what is kept of it then. Zero is the end.
     fn read_ahead(&self) -> io::Result<usize> {
         let (mut piece, mut state) = ([0; 16 << 10], self.0.state.lock());
+        if state.ahead.len() >= MAX_AHEAD_BYTES {
+            return Ok(state.ahead.len());
+        }
         let num = self.0.socket.try_read(&mut piece)?;
         state.ahead.extend(&piece[..num]);
         Ok(if num == 0 { 0 } else { state.ahead.len() })
