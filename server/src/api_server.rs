@@ -9,7 +9,7 @@ use axum::Router;
 use quire_engine::{EngineClient, Histogram};
 
 use crate::error::Result;
-use crate::http::listener::{self, Listening, Patience};
+use crate::http::listener::{self, HEAD_TIMEOUT, Listening, Patience};
 use crate::http::{HttpSettings, Service, routes, watchdog};
 
 /// What `quire serve` answers with, on any engine: OpenAI's API, metrics, the live page.
@@ -68,6 +68,7 @@ impl ApiServer {
             router: self.router.clone(),
             tls: None,
             write_timeout: WRITE_TIMEOUT,
+            head_timeout: HEAD_TIMEOUT,
             write_times: self.service.write_times.clone(),
             error_form: self.service.settings.error_form,
         };

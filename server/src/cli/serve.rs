@@ -16,7 +16,7 @@ use super::model::ModelArgs;
 use super::vllm_flags::VllmFlags;
 use crate::env::Env;
 use crate::error::{Error, Result};
-use crate::http::listener::Listening;
+use crate::http::listener::{HEAD_TIMEOUT, Listening};
 use crate::http::tools::ReadingSettings;
 use crate::http::{
     CertificateFiles, CorsSettings, ErrorForm, HttpSettings, KeyLimits, Server, Service, routes, tls,
@@ -149,6 +149,7 @@ pub(crate) fn run(context: &Context<'_>, args: &ServeArgs) -> Result<()> {
         router: routes::router(Arc::clone(&service))?,
         tls,
         write_timeout,
+        head_timeout: HEAD_TIMEOUT,
         write_times,
         error_form,
     };

@@ -1,6 +1,7 @@
 //! Bodies of requests: JSON objects, read field by field.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
@@ -8,7 +9,11 @@ use axum::http::{StatusCode, header};
 use serde_json::{Map, Value};
 
 use super::error::{ApiError, shortened_name};
+use super::lifecycle;
 use super::service::Service;
+
+/// How long a server that ends waits for bodies that have begun.
+const LAST_BODIES: Duration = Duration::from_millis(200);
 
 /// A body that is a JSON object. Fields are taken out of it; what is left at the end is what nobody knew.
 #[derive(Clone, Debug, Default)]
@@ -113,9 +118,14 @@ impl FromRequest<Arc<Service>> for Body {
 
     async fn from_request(request: Request, service: &Arc<Service>) -> Result<Self, ApiError> {
         check_content_type(&request)?;
+        check_encoding(&request)?;
         check_length(&request, service.settings.max_body_bytes)?;
         let timeout = service.settings.body_timeout;
-        let read = tokio::time::timeout(timeout, Bytes::from_request(request, service)).await;
+        let read = tokio::select! {
+            biased;
+            read = tokio::time::timeout(timeout, Bytes::from_request(request, service)) => read,
+            () = service.lifecycle.takes_no_more(LAST_BODIES) => return Err(lifecycle::refuses()),
+        };
         let bytes = read.map_err(|_| {
             let message = format!("the body has not come within {} s", timeout.as_secs());
             ApiError::new(StatusCode::REQUEST_TIMEOUT, message)
@@ -210,6 +220,21 @@ fn check_content_type(request: &Request) -> Result<(), ApiError> {
     }
     let message = format!("content-type is {}: expected application/json", given.unwrap_or("missing"));
     Err(ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message))
+}
+
+/// Bodies are read as they are.
+fn check_encoding(request: &Request) -> Result<(), ApiError> {
+    let given = request.headers().get_all(header::CONTENT_ENCODING).iter();
+    let given: Vec<_> = given.map(|value| String::from_utf8_lossy(value.as_bytes())).collect();
+    let mut codings = given.iter().flat_map(|value| value.split(',')).map(str::trim);
+    match codings.find(|coding| !coding.is_empty() && !coding.eq_ignore_ascii_case("identity")) {
+        None => Ok(()),
+        Some(coding) => {
+            let message = format!("content-encoding is {coding}: expected none, or identity");
+            let param = Some("Content-Encoding".to_owned());
+            Err(ApiError { param, ..ApiError::new(StatusCode::UNSUPPORTED_MEDIA_TYPE, message) })
+        }
+    }
 }
 
 fn wrong(field: &str, given: &Value, expected: &str) -> ApiError {

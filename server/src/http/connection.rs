@@ -1,10 +1,15 @@
 //! What an answer knows of the connection that it goes out over.
 
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
+use hyper::header::{self, HeaderMap, HeaderValue};
 use hyper::service::Service;
-use hyper::{Method, Request, Version, body::Incoming};
+use hyper::{Method, Request, Response, Version, body::Incoming};
 
+use super::lent_body::{Lender, LentBody};
 use super::wire::{Sent, Wire};
 use super::write_times::WriteClock;
 
@@ -42,24 +47,73 @@ impl Connection {
     }
 }
 
-/// A service whose requests know their connection.
+/// How far a connection has come. Cheap to clone.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Progress(Arc<Flags>);
+
+#[derive(Debug, Default)]
+struct Flags {
+    has_asked: AtomicBool,
+    leaves_unread: AtomicBool,
+}
+
+impl Progress {
+    /// Whether the head of a request has come.
+    pub(super) fn has_asked(&self) -> bool {
+        self.0.has_asked.load(Ordering::Relaxed)
+    }
+
+    /// Whether there is more of a body than its answer has waited for: that answer is the connection's last.
+    pub(super) fn leaves_unread(&self) -> bool {
+        self.0.leaves_unread.load(Ordering::Relaxed)
+    }
+}
+
+/// A service whose requests know their connection, and whose answers say when they are its last.
 pub(super) struct ConnectedService<S> {
     pub(super) service: S,
     pub(super) connection: Connection,
+    pub(super) progress: Progress,
 }
 
-impl<S: Service<Request<Incoming>>> Service<Request<Incoming>> for ConnectedService<S> {
-    type Response = S::Response;
+impl<S, B> Service<Request<Incoming>> for ConnectedService<S>
+where
+    S: Service<Request<LentBody>, Response = Response<B>>,
+    S::Future: Send + 'static,
+    B: Send,
+{
+    type Response = Response<B>;
     type Error = S::Error;
-    type Future = S::Future;
+    type Future = Pin<Box<dyn Future<Output = Result<Response<B>, S::Error>> + Send>>;
 
-    fn call(&self, mut request: Request<Incoming>) -> S::Future {
+    fn call(&self, request: Request<Incoming>) -> Self::Future {
+        self.progress.0.has_asked.store(true, Ordering::Relaxed);
+        let (lender, progress) = (Lender::default(), self.progress.clone());
+        let expects = request.headers().contains_key(header::EXPECT);
+        let mut request = request.map(|body| lender.lend(body));
         let mut connection = self.connection.clone();
         // Older clients know no chunks.
         if request.version() != Version::HTTP_11 || request.method() == Method::HEAD {
             connection.wire = None;
         }
         request.extensions_mut().insert(connection);
-        self.service.call(request)
+        let answering = self.service.call(request);
+        Box::pin(async move {
+            let mut response = answering.await?;
+            let is_unread = match is_last(response.headers()) {
+                true => lender.has_more(),
+                false => !lender.pass_over(expects).await,
+            };
+            if is_unread {
+                progress.0.leaves_unread.store(true, Ordering::Relaxed);
+                response.headers_mut().insert(header::CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok(response)
+        })
     }
+}
+
+/// Whether an answer ends its connection in any case.
+fn is_last(headers: &HeaderMap) -> bool {
+    headers.get(header::CONNECTION).is_some_and(|value| value == "close")
 }

@@ -59,6 +59,7 @@ impl ApiError {
             StatusCode::TOO_MANY_REQUESTS => "RateLimitError",
             StatusCode::NOT_IMPLEMENTED => "NotImplementedError",
             StatusCode::SERVICE_UNAVAILABLE => "ServiceUnavailableError",
+            StatusCode::HTTP_VERSION_NOT_SUPPORTED => "BadRequestError",
             status if status.is_server_error() => "InternalServerError",
             _ => "BadRequestError",
         }
@@ -87,6 +88,12 @@ impl ApiError {
         let mut response = (self.status, axum::Json(self.to_json(form))).into_response();
         if let Some(seconds) = self.retry_after_s {
             response.headers_mut().insert(header::RETRY_AFTER, HeaderValue::from(seconds));
+        }
+        if self.status == StatusCode::UNSUPPORTED_MEDIA_TYPE
+            && self.param.as_deref() == Some("Content-Encoding")
+        {
+            // RFC 9110, 12.5.3: what would be taken.
+            response.headers_mut().insert(header::ACCEPT_ENCODING, HeaderValue::from_static("identity"));
         }
         if self.status == StatusCode::UNAUTHORIZED {
             response.headers_mut().insert(header::WWW_AUTHENTICATE, HeaderValue::from_static("Bearer"));

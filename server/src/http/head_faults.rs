@@ -8,6 +8,7 @@ use axum::http::StatusCode;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::error::{ApiError, ErrorForm};
+use super::listener::Listening;
 
 /// A stream on which such an answer goes out with an error as all others have it.
 pub(super) struct ExplainingStream<S> {
@@ -51,6 +52,27 @@ impl Explained {
             format!("{before}content-type: application/json\r\ncontent-length: {length}\r\n{after}{body}");
         Some(Self { text: text.into_bytes(), num_sent: 0, num_bytes: bytes.len() })
     }
+}
+
+/// What is said to a client whose head has come to nothing, where HTTP would close the connection without a word. `head` is
+/// what came of it: a client that has sent nothing has asked for nothing.
+pub(super) fn last_word(error: &hyper::Error, head: &[u8], listening: &Listening) -> Option<Vec<u8>> {
+    let error = if error.is_parse_version_h2() {
+        let message = "HTTP/2 is not spoken here: expected HTTP/1.1";
+        ApiError::new(StatusCode::HTTP_VERSION_NOT_SUPPORTED, message)
+    } else if error.is_timeout() && !head.trim_ascii().is_empty() {
+        let message =
+            format!("the head of the request has not come within {} s", listening.head_timeout.as_secs_f64());
+        ApiError::new(StatusCode::REQUEST_TIMEOUT, message)
+    } else {
+        return None;
+    };
+    let (status, body) = (error.status, error.to_json(listening.error_form).to_string());
+    let length = body.len();
+    let text = format!(
+        "HTTP/1.1 {status}\r\nconnection: close\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+    );
+    Some(text.into_bytes())
 }
 
 impl<S: AsyncWrite + Unpin> ExplainingStream<S> {

@@ -1,6 +1,7 @@
 //! Whether new work is taken, and how much is open.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use axum::http::StatusCode;
 use parking_lot::Mutex;
@@ -40,7 +41,7 @@ impl Lifecycle {
     pub(crate) fn open(&self) -> Result<OpenRequest, ApiError> {
         let mut state = self.0.state.lock();
         if state.is_draining {
-            return Err(ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the server is shutting down"));
+            return Err(refuses());
         }
         state.num_open += 1;
         Ok(OpenRequest(self.clone()))
@@ -61,6 +62,19 @@ impl Lifecycle {
     /// Whether new work is refused.
     pub(crate) fn is_draining(&self) -> bool {
         self.0.state.lock().is_draining
+    }
+
+    /// Returns when new work has been refused for that long.
+    pub(crate) async fn takes_no_more(&self, patience: Duration) {
+        loop {
+            let changed = self.0.changed.notified();
+            let mut changed = std::pin::pin!(changed);
+            changed.as_mut().enable();
+            if self.is_draining() {
+                return tokio::time::sleep(patience).await;
+            }
+            changed.await;
+        }
     }
 
     /// Requests that are being answered.
@@ -95,6 +109,11 @@ impl OpenRequest {
             }
         }
     }
+}
+
+/// What a request is told that comes too late.
+pub(crate) fn refuses() -> ApiError {
+    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "the server is shutting down")
 }
 
 /// What a request is told that the server gives up at its end.

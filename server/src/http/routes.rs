@@ -14,6 +14,7 @@ use super::api::ROUTES;
 use super::auth::{self, ApiKeys};
 use super::cors::CorsError;
 use super::error::{self, ApiError};
+use super::host;
 use super::service::Service;
 
 /// Routes of other servers that this one does not have yet: clients are told so.
@@ -69,12 +70,24 @@ pub(crate) fn router(service: Arc<Service>) -> Result<Router, CorsError> {
         .layer(middleware::from_fn_with_state(keys, auth::check))
         .layer(middleware::from_fn_with_state(Arc::clone(&service), finish))
         .layer(cors)
+        .layer(middleware::from_fn_with_state(Arc::clone(&service), check_host))
         .with_state(service);
     Ok(routes)
 }
 
 async fn not_built(uri: Uri) -> ApiError {
     ApiError::not_built("path", format!("{} is not built yet", uri.path()))
+}
+
+/// Refuses requests to nobody in particular.
+async fn check_host(State(service): State<Arc<Service>>, request: Request, next: Next) -> Response {
+    match host::check(&request) {
+        Ok(()) => next.run(request).await,
+        Err(error) => {
+            service.responses.note(error.status);
+            error.respond(service.settings.error_form)
+        }
+    }
 }
 
 /// Writes the bodies of errors, and counts all answers. Those of a server that ends are the last of their connections.

@@ -11,14 +11,14 @@ use tokio_rustls::TlsAcceptor;
 
 use super::rig::{Parts, Rig};
 use crate::http::HttpSettings;
-use crate::http::listener::{self, Listening, Patience};
+use crate::http::listener::{self, HEAD_TIMEOUT, Listening, Patience};
 
 /// A rig behind a socket.
 pub(super) struct Served {
     pub(super) rig: Rig,
     pub(super) address: std::net::SocketAddr,
     pub(super) end: oneshot::Sender<()>,
-    server: JoinHandle<()>,
+    pub(super) server: JoinHandle<()>,
 }
 
 impl Served {
@@ -35,6 +35,14 @@ impl Served {
     }
 
     async fn patient(rig: Rig, tls: Option<TlsAcceptor>, write_timeout: Duration) -> Self {
+        Self::with_timeouts(rig, tls, [write_timeout, HEAD_TIMEOUT]).await
+    }
+
+    pub(super) async fn with_timeouts(
+        rig: Rig,
+        tls: Option<TlsAcceptor>,
+        [write_timeout, head_timeout]: [Duration; 2],
+    ) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let address = listener.local_addr().expect("an address");
         let (end, ended) = oneshot::channel();
@@ -42,6 +50,7 @@ impl Served {
             router: rig.router(),
             tls,
             write_timeout,
+            head_timeout,
             write_times: rig.service.write_times.clone(),
             error_form: rig.service.settings.error_form,
         };

@@ -64,7 +64,7 @@ async fn what_is_no_http_is_told_so_as_all_else_is() {
         ("431", format!("GET /health HTTP/1.1\r\n{many}\r\n")),
         ("431", format!("GET /health HTTP/1.1\r\nX: {long}\r\n\r\n")),
         // Behind a request that is answered.
-        ("400", "GET /health HTTP/1.1\r\n\r\nnonsense\r\n\r\n".to_owned()),
+        ("400", "GET /health HTTP/1.1\r\nHost: x\r\n\r\nnonsense\r\n\r\n".to_owned()),
     ] {
         let mut client = served.connect().await;
         // What it does not want to read it may leave.

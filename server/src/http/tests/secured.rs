@@ -13,13 +13,13 @@ use crate::http::CertificateFiles;
 use crate::http::tls;
 
 /// A rig behind secured connections, and what makes them.
-struct Secured {
-    served: Served,
+pub(super) struct Secured {
+    pub(super) served: Served,
     connector: TlsConnector,
 }
 
 impl Secured {
-    async fn new() -> Self {
+    pub(super) async fn new() -> Self {
         let folder = tempfile::tempdir().expect("a folder");
         let generated = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
         let files =
@@ -39,7 +39,7 @@ impl Secured {
         Self { served, connector: TlsConnector::from(Arc::new(config)) }
     }
 
-    async fn connect(&self) -> TlsStream<TcpStream> {
+    pub(super) async fn connect(&self) -> TlsStream<TcpStream> {
         let name = rustls::pki_types::ServerName::try_from("localhost").expect("a name");
         self.connector.connect(name, self.served.connect().await).await.expect("a secure connection")
     }
