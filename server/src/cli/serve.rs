@@ -71,6 +71,9 @@ struct HttpFlags {
     /// Refuses fields of requests that have no effect, as the header X-Quire-Strict: 1 does for one.
     #[arg(long)]
     strict: bool,
+    /// Leaves out the pages /docs and /openapi.json, as in vLLM.
+    #[arg(long)]
+    disable_fastapi_docs: bool,
     /// Leaves out the metrics' names of vLLM.
     #[arg(long)]
     no_vllm_metrics: bool,
@@ -216,6 +219,7 @@ impl HttpFlags {
                 headers: list(&self.allowed_headers),
                 allow_credentials: self.allow_credentials,
             },
+            has_docs: !self.disable_fastapi_docs,
             is_strict: self.strict,
             ..plain
         })

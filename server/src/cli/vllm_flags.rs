@@ -18,7 +18,6 @@ const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("chat-template-content-format", "which form of content a template reads is found by trying it"),
     ("uvicorn-log-level", "--log-level sets the level"),
     ("disable-uvicorn-access-log", "requests are logged at level debug only"),
-    ("disable-fastapi-docs", "there are no such pages"),
     ("disable-frontend-multiprocessing", "there is one process"),
     ("distributed-executor-backend", "there is one process"),
     ("use-v2-block-manager", "there is one block manager"),

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 
 use super::body::Body;
 use super::error::ApiError;
+use super::request_id;
 
 /// What a request may say beside what is to be generated.
 #[derive(Clone, Debug, Default)]
@@ -58,7 +59,9 @@ impl CommonFields {
                 "cache_salt is \"\": expected at least a character",
             ));
         }
-        Ok(Self { request_id: body.take_text("request_id")?, priority, cache_salt })
+        let request_id = body.take_text("request_id")?;
+        request_id.iter().try_for_each(|name| request_id::check(name))?;
+        Ok(Self { request_id, priority, cache_salt })
     }
 }
 

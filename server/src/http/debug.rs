@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use super::body::Body;
 use super::error::ApiError;
+use super::request_id;
 use super::service::Service;
 
 /// `GET /v1/requests/{id}/why`: what each output of a request is doing, and what it waits for.
@@ -25,8 +26,7 @@ pub(crate) async fn why(
 /// The outputs of the request that `param` names, of all its prompts; 404 where there is none.
 async fn open_outputs(service: &Service, id: &str, param: &str) -> Result<Vec<RequestExplanation>, ApiError> {
     let mut meant = service.engine.explain_all().await?;
-    let is_meant = |name: &str| name == id || name.strip_prefix(id).is_some_and(|rest| rest.starts_with('-'));
-    meant.retain(|one| is_meant(one.request_id.as_str()));
+    meant.retain(|one| request_id::is_meant(one.request_id.as_str(), id));
     if meant.is_empty() {
         let message = format!("no request {id:?} is open: it never came, or it has ended");
         return Err(ApiError {

@@ -15,6 +15,7 @@ use super::auth::{self, ApiKeys};
 use super::cors::CorsError;
 use super::error::{self, ApiError};
 use super::host;
+use super::request_id::{self, Settled};
 use super::service::Service;
 
 /// Routes of other servers that this one does not have yet: clients are told so.
@@ -54,6 +55,9 @@ const NOT_BUILT: [&str; 33] = [
     "/server_info",
 ];
 
+/// What --disable-fastapi-docs leaves out.
+const DOCS: [&str; 2] = ["/docs", "/openapi.json"];
+
 /// Everything the server answers.
 ///
 /// # Errors
@@ -62,8 +66,8 @@ const NOT_BUILT: [&str; 33] = [
 pub(crate) fn router(service: Arc<Service>) -> Result<Router, CorsError> {
     let cors = service.settings.cors.layer()?;
     let keys = ApiKeys::new(&service.settings.api_keys);
-    let routes =
-        ROUTES.iter().fold(Router::new(), |routes, route| routes.route(route.path, (route.handler)()));
+    let shown = ROUTES.iter().filter(|route| service.settings.has_docs || !DOCS.contains(&route.path));
+    let routes = shown.fold(Router::new(), |routes, route| routes.route(route.path, (route.handler)()));
     let routes = NOT_BUILT.iter().fold(routes, |routes, path| routes.route(path, any(not_built)));
     let routes = routes
         .layer(DefaultBodyLimit::max(service.settings.max_body_bytes))
@@ -91,9 +95,14 @@ async fn check_host(State(service): State<Arc<Service>>, request: Request, next:
 }
 
 /// Writes the bodies of errors, and counts all answers. Those of a server that ends are the last of their connections.
-async fn finish(State(service): State<Arc<Service>>, request: Request, next: Next) -> Response {
+async fn finish(State(service): State<Arc<Service>>, mut request: Request, next: Next) -> Response {
     let is_old = request.version() < Version::HTTP_11;
+    let named = request_id::settle(request.headers_mut());
     let mut response = error::finish(service.settings.error_form, next.run(request).await);
+    if let Some(Settled { name, fault }) = named {
+        fault.into_iter().for_each(|fault| service.note_name(fault));
+        response.headers_mut().insert(&request_id::HEADER, name);
+    }
     // What comes later over the connection of a server that ends would be refused, or cut off. To older clients the end of the
     // connection is that of a body without a length.
     if service.lifecycle.is_draining() || is_old && response.body().size_hint().exact().is_none() {

@@ -172,6 +172,13 @@ impl Service {
         Ok(())
     }
 
+    /// Says once why a name in `X-Request-Id` was replaced.
+    pub(crate) fn note_name(&self, fault: &'static str) {
+        if self.warned.lock().insert(format!("X-Request-Id: {fault}")) {
+            tracing::info!(target: "quire::server", "an X-Request-Id gives way to another, which the answer has: {fault}; said once");
+        }
+    }
+
     /// On whose behalf a caller's requests run.
     pub(crate) fn tenant(&self, caller: &Caller) -> Option<String> {
         self.settings.keys_are_tenants.then(|| format!("key-{}", caller.key.0))

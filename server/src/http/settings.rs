@@ -37,6 +37,8 @@ pub(crate) struct HttpSettings {
     pub(crate) cors: CorsSettings,
     /// Whether each key is a tenant: its cached blocks are its own, and policies share the device among keys.
     pub(crate) keys_are_tenants: bool,
+    /// Whether `/docs` and `/openapi.json` are there.
+    pub(crate) has_docs: bool,
     /// Refuses fields without effect.
     pub(crate) is_strict: bool,
 }
@@ -61,6 +63,7 @@ impl HttpSettings {
             reading: ReadingSettings::default(),
             cors: CorsSettings::default(),
             keys_are_tenants: false,
+            has_docs: true,
             is_strict: false,
         }
     }

@@ -109,3 +109,16 @@ async fn the_page_is_open_and_the_document_is_not() {
     assert_eq!(document["paths"]["/v1/models"]["get"]["security"], json!([{"key": []}]));
     assert_eq!(document["paths"]["/health"]["get"].get("security"), None);
 }
+
+#[tokio::test]
+async fn the_document_can_be_left_out() {
+    let settings = HttpSettings { has_docs: false, ..HttpSettings::new(vec!["tiny".to_owned()]) };
+    let rig = Rig::with(settings, EngineOptions::new("tiny"));
+    for path in ["/docs", "/openapi.json"] {
+        assert_eq!(rig.get(path).await.0, StatusCode::NOT_FOUND, "{path}");
+        assert_eq!(Rig::new().get(path).await.0, StatusCode::OK, "{path}");
+    }
+    let (status, page) = rig.get("/").await;
+    let page = page.as_str().expect("text").to_owned();
+    assert!(status == StatusCode::OK && !page.contains("/docs") && !page.contains("openapi"), "{page}");
+}

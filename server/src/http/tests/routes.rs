@@ -63,14 +63,47 @@ async fn a_request_is_told_why_it_waits() {
     let ask = async {
         // The engine answers between two steps: it is let go to do so.
         tokio::time::sleep(std::time::Duration::from_millis(100)).await;
-        let ((status, body), ()) = tokio::join!(rig.get("/v1/requests/cmpl-x/why"), async {
+        // By the name of its answer, and by the one that the client chose.
+        let both =
+            futures_util::future::join(rig.get("/v1/requests/cmpl-x/why"), rig.get("/v1/requests/x/why"));
+        let (both, ()) = tokio::join!(both, async {
             tokio::time::sleep(std::time::Duration::from_millis(100)).await;
             rig.control.go_on();
         });
-        assert_eq!((status, &body["outputs"][0]["status"]), (StatusCode::OK, &json!("running")), "{body}");
+        for (status, body) in [both.0, both.1] {
+            assert_eq!(
+                (status, &body["outputs"][0]["status"]),
+                (StatusCode::OK, &json!("running")),
+                "{body}"
+            );
+        }
     };
     let ((status, _), ()) = tokio::join!(answer, ask);
     assert_eq!(status, StatusCode::OK);
+}
+
+#[tokio::test]
+async fn a_client_is_told_what_its_request_is_called() {
+    let rig = Rig::new();
+    let ask = async |names: &[&str]| {
+        let mut request = super::rig::post("/v1/completions", json!({"prompt": "a"}).to_string());
+        for name in names {
+            request.headers_mut().append("x-request-id", name.parse().expect("a value"));
+        }
+        let response = rig.send(request).await;
+        let told = response.headers().get("x-request-id").map(|name| name.to_str().expect("text").to_owned());
+        let id = super::rig::read(response).await.1["id"].as_str().expect("a name").to_owned();
+        (told, id)
+    };
+    assert_eq!(ask(&["mine"]).await, (Some("mine".to_owned()), "cmpl-mine".to_owned()));
+    assert_eq!(ask(&[]).await.0, None);
+    for odd in [&["a b"][..], &[""], &["a", "b"], &[&"x".repeat(129)]] {
+        let (told, id) = ask(odd).await;
+        let told = told.expect("another name");
+        assert!(told.len() == 32 && id == format!("cmpl-{told}"), "{odd:?}: {told} {id}");
+    }
+    let (status, body) = rig.post("/v1/completions", json!({"prompt": "a", "request_id": "a b"})).await;
+    assert_eq!((status, &body["error"]["param"]), (StatusCode::BAD_REQUEST, &json!("request_id")), "{body}");
 }
 
 #[tokio::test]
