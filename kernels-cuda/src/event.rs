@@ -2,12 +2,14 @@
 
 use std::ptr::null_mut;
 use std::sync::Arc;
+use std::thread;
 use std::time::{Duration, Instant};
 
 use quire_kernels::Result;
 
 use crate::context::Context;
 use crate::ffi::{self, CUevent, CUstream};
+use crate::pace;
 
 /// How long a thread stays awake that may.
 const AWAKE: Duration = Duration::from_millis(20);
@@ -18,9 +20,8 @@ const MOMENT: Duration = Duration::from_micros(100);
 /// How a thread waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Wait {
-    /// Awake, as long as a short step may take: being woken costs more than 100 µs in a virtual machine, which is a
-    /// seventh of a small model's step. Where there are few processors, others get them soon; so they do where the
-    /// [pace](crate::pace::Pace) is slow.
+    /// Awake, as long as a short step may take: even a nap is longer than what is left of some. Where there are few
+    /// processors, others get them soon; so they do where the [pace](crate::pace::Pace) is slow.
     Awake,
     /// Asleep, but for the first moment: one of many threads.
     Asleep,
@@ -41,12 +42,12 @@ unsafe impl Sync for Event {}
 impl Event {
     /// An event that is not recorded yet, hence over.
     pub(crate) fn new(context: &Arc<Context>) -> Result<Self> {
-        Self::with_flags(context, ffi::EVENT_BLOCKING_SYNC | ffi::EVENT_DISABLE_TIMING)
+        Self::with_flags(context, ffi::EVENT_DISABLE_TIMING)
     }
 
     /// One that remembers when the device came to it.
     pub(crate) fn timed(context: &Arc<Context>) -> Result<Self> {
-        Self::with_flags(context, ffi::EVENT_BLOCKING_SYNC)
+        Self::with_flags(context, ffi::EVENT_DEFAULT)
     }
 
     fn with_flags(context: &Arc<Context>, flags: u32) -> Result<Self> {
@@ -88,41 +89,45 @@ impl Event {
     }
 
     /// Waits until everything recorded is done, on any thread. A lost device ends the wait with its error.
+    ///
+    /// Who sleeps looks again by the clock. The driver could wake it: but then the device interrupts the host for every
+    /// event, a thread of the driver hears of it, and wakes another, which takes longer than a nap.
     pub(crate) fn wait(&self, wait: Wait) -> Result<()> {
         self.context.bind()?;
         if self.is_over()? {
             return Ok(());
         }
         let start = Instant::now();
-        if !self.comes_within(self.time_awake(wait), start)? {
-            // SAFETY: the event lives.
-            self.context.check("cuEventSynchronize", unsafe { ffi::cuEventSynchronize(self.raw) })?;
+        let (pace, is_paced) = (self.context.pace(), wait == Wait::Awake);
+        let expected = pace.expected().filter(|_| is_paced);
+        expected.into_iter().for_each(thread::sleep);
+        let awake = self.time_awake(wait, expected.is_some());
+        while !self.is_over()? {
+            rest(start.elapsed(), awake);
         }
-        if wait == Wait::Awake {
-            self.context.pace().note(start.elapsed());
+        if is_paced {
+            pace.note(start.elapsed());
         }
         Ok(())
     }
 
     /// How long a thread that waits so stays awake.
-    fn time_awake(&self, wait: Wait) -> Duration {
+    fn time_awake(&self, wait: Wait, is_slow: bool) -> Duration {
         match wait {
-            Wait::Awake if self.context.pace().is_slow() => Duration::ZERO,
+            Wait::Awake if is_slow => Duration::ZERO,
             Wait::Awake if self.context.has_processors_to_spare() => AWAKE,
             _ => MOMENT,
         }
     }
+}
 
-    /// Asks again and again until `awake` has passed since `start`.
-    fn comes_within(&self, awake: Duration, start: Instant) -> Result<bool> {
-        while start.elapsed() < awake {
-            // Asking takes a lock of the driver that threads which enqueue want too.
-            (0..20).for_each(|_| std::hint::spin_loop());
-            if self.is_over()? {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+/// What a thread does that has waited so long before it looks again.
+fn rest(waited: Duration, awake: Duration) {
+    if waited < awake {
+        // Asking takes a lock of the driver that threads which enqueue want too.
+        (0..20).for_each(|_| std::hint::spin_loop());
+    } else {
+        thread::sleep(pace::nap_after(waited));
     }
 }
 

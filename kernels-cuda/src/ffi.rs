@@ -23,8 +23,9 @@ pub(crate) const HOST_PORTABLE: c_uint = 1;
 /// `CU_MEMHOSTALLOC_DEVICEMAP`: kernels may read it.
 pub(crate) const HOST_MAPPED: c_uint = 2;
 
-/// `CU_EVENT_BLOCKING_SYNC`: waiting sleeps.
-pub(crate) const EVENT_BLOCKING_SYNC: c_uint = 1;
+/// `CU_EVENT_DEFAULT`: it has a time, and waiting for it stays awake.
+pub(crate) const EVENT_DEFAULT: u32 = 0;
+
 /// `CU_EVENT_DISABLE_TIMING`.
 pub(crate) const EVENT_DISABLE_TIMING: c_uint = 2;
 
@@ -106,7 +107,6 @@ unsafe extern "C" {
     pub(crate) fn cuEventRecord(event: CUevent, stream: CUstream) -> u32;
     pub(crate) fn cuEventQuery(event: CUevent) -> u32;
     pub(crate) fn cuEventElapsedTime(milliseconds: *mut f32, start: CUevent, end: CUevent) -> u32;
-    pub(crate) fn cuEventSynchronize(event: CUevent) -> u32;
 
     pub(crate) fn cuThreadExchangeStreamCaptureMode(mode: *mut c_uint) -> u32;
     pub(crate) fn cuStreamBeginCapture_v2(stream: CUstream, mode: c_uint) -> u32;

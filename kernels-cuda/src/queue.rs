@@ -14,7 +14,7 @@ use crate::fence::CudaFence;
 use crate::ffi::{self, CUstream};
 use crate::graph::{CudaGraph, Recording};
 use crate::launch::{Grid, enqueue};
-use crate::mark::CudaMark;
+use crate::mark::{CudaMark, SpareMarks};
 use crate::memory::address;
 use crate::module::{Kernel, Modules};
 use crate::nvtx::Nvtx;
@@ -44,6 +44,7 @@ pub(crate) struct CudaQueue {
     stream: Stream,
     staging: Option<Staging>,
     small_writes: SmallWrites,
+    spare_marks: SpareMarks,
     in_step: bool,
     is_recording: bool,
     /// Whether small writes, or waiting for another queue, are the last work: the next kernel then overlaps with
@@ -63,6 +64,7 @@ impl CudaQueue {
             stream,
             staging: None,
             small_writes,
+            spare_marks: SpareMarks::default(),
             in_step: false,
             is_recording: false,
             starts_alone: false,
@@ -235,7 +237,7 @@ impl Queue for CudaQueue {
     fn mark(&mut self) -> Result<Option<Box<dyn Mark>>> {
         not_in_step("mark", self.is_recording)?;
         let stream = self.stream()?;
-        Ok(Some(Box::new(CudaMark::new(&self.parts.context, stream)?)))
+        Ok(Some(Box::new(CudaMark::new(&self.parts.context, &self.spare_marks, stream)?)))
     }
 
     fn fence(&mut self) -> Result<Arc<dyn Fence>> {
