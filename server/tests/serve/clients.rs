@@ -5,22 +5,26 @@ use std::env;
 use std::path::Path;
 use std::process::Command;
 
+use serde_json::json;
+
 use crate::server::Server;
 
-/// A client: the program that runs its script, what that program does only where the package is installed, and the script.
+/// A client: the program that runs its script, what that program does only where the package is installed, the script, and what
+/// it is told beside the server's address.
 struct Client {
     program: String,
     probe: [&'static str; 2],
     script: &'static str,
+    arguments: Vec<String>,
 }
 
 fn python(module: &'static str, script: &'static str) -> Client {
     let program = env::var("QUIRE_TEST_PYTHON").unwrap_or_else(|_| "python3".to_owned());
-    Client { program, probe: ["-c", module], script }
+    Client { program, probe: ["-c", module], script, arguments: Vec::new() }
 }
 
 fn check(client: &Client, flags: &[&str]) {
-    let Client { program, probe, script } = client;
+    let Client { program, probe, script, arguments } = client;
     if env::var("QUIRE_TEST_CLIENTS").as_deref() != Ok("1") {
         eprintln!("skipped {script}: set QUIRE_TEST_CLIENTS=1 to run it");
         return;
@@ -33,7 +37,7 @@ fn check(client: &Client, flags: &[&str]) {
     let server = Server::start(flags);
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../tests/clients").join(script);
     let mut run = Command::new(program);
-    run.arg(path).arg(format!("http://{}", server.address));
+    run.arg(path).arg(format!("http://{}", server.address)).args(arguments);
     if *script == FAULTS {
         run.arg(server.child.id().to_string());
     }
@@ -57,7 +61,8 @@ fn openai_python() {
 #[test]
 fn openai_javascript() {
     let probe = ["-e", "require('openai')"];
-    check(&Client { program: "node".to_owned(), probe, script: "openai_javascript.cjs" }, &TOOLS);
+    let (program, script) = ("node".to_owned(), "openai_javascript.cjs");
+    check(&Client { program, probe, script, arguments: Vec::new() }, &TOOLS);
 }
 
 #[test]
@@ -69,6 +74,17 @@ fn langchain_python() {
 fn vllm_benchmark() {
     let probe = "import aiohttp, numpy, os, tqdm; open(os.environ['VLLM_WHEEL'])";
     check(&python(probe, "vllm_benchmark.py"), &[]);
+}
+
+#[test]
+fn load_python() {
+    let request = |k: u32| json!({"prompt_tokens": 5 + k, "output_tokens": 1 + 3 * k, "arrival_unit": k});
+    let lines: String = (0..6).map(|k| format!("{}\n", request(k))).collect();
+    let trace = tempfile::NamedTempFile::new().expect("a file");
+    std::fs::write(trace.path(), lines).expect("written");
+    let path = trace.path().display().to_string();
+    let arguments = [&path, "50", "6", "-", "64"].map(str::to_owned).to_vec();
+    check(&Client { arguments, ..python("import aiohttp", "load_python.py") }, &[]);
 }
 
 #[test]
