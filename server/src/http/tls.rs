@@ -60,15 +60,26 @@ pub(crate) fn acceptor(files: CertificateFiles) -> Result<(TlsAcceptor, Reloader
     Ok((TlsAcceptor::from(Arc::new(config)), reloader))
 }
 
+/// The certificates of a PEM file: at least one.
+///
+/// # Errors
+///
+/// A file that cannot be read, or holds none.
+pub(crate) fn certificates_of(path: &Path) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
+    let refuse = |reason: String| CertificateError { path: path.to_owned(), reason };
+    let certificates = CertificateDer::pem_file_iter(path)
+        .and_then(Iterator::collect::<Result<Vec<_>, _>>)
+        .map_err(|error| refuse(error.to_string()))?;
+    match certificates.is_empty() {
+        true => Err(refuse("holds no certificate in PEM form".to_owned())),
+        false => Ok(certificates),
+    }
+}
+
 impl CertificateFiles {
     fn load(&self) -> Result<CertifiedKey, CertificateError> {
         let refuse = |path: &Path, reason: String| CertificateError { path: path.to_owned(), reason };
-        let certificates = CertificateDer::pem_file_iter(&self.certificates)
-            .and_then(Iterator::collect::<Result<Vec<_>, _>>)
-            .map_err(|error| refuse(&self.certificates, error.to_string()))?;
-        if certificates.is_empty() {
-            return Err(refuse(&self.certificates, "holds no certificate in PEM form".to_owned()));
-        }
+        let certificates = certificates_of(&self.certificates)?;
         let key =
             PrivateKeyDer::from_pem_file(&self.key).map_err(|error| refuse(&self.key, error.to_string()))?;
         CertifiedKey::from_der(certificates, key, &ring::default_provider())

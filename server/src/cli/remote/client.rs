@@ -7,9 +7,10 @@ use hyper::{Request, Response, header};
 use hyper_util::rt::TokioIo;
 use parking_lot::Mutex;
 use serde_json::Value;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 
-use super::Url;
+use super::{Trust, Url};
 
 /// A connection that takes one request at a time.
 type Connection = SendRequest<Full<Bytes>>;
@@ -19,6 +20,8 @@ type Connection = SendRequest<Full<Bytes>>;
 pub(crate) struct Client {
     url: Url,
     api_key: Option<String>,
+    /// Where the address is a secured one.
+    trust: Option<Trust>,
     idle: Mutex<Vec<Connection>>,
 }
 
@@ -34,8 +37,10 @@ pub(crate) enum ClientError {
 }
 
 impl Client {
-    pub(crate) fn new(url: Url, api_key: Option<String>) -> Self {
-        Self { url, api_key, idle: Mutex::default() }
+    /// A client that believes in those certificates, if the address is a secured one.
+    pub(crate) fn new(url: Url, api_key: Option<String>, trust: Option<Trust>) -> Self {
+        let trust = trust.filter(|_| url.is_secure);
+        Self { url, api_key, trust, idle: Mutex::default() }
     }
 
     /// Sends a request: its answer, once the head is there, and the connection, for [`keep`](Self::keep).
@@ -90,10 +95,20 @@ impl Client {
     async fn connect(&self) -> Result<Connection, ClientError> {
         let stream = TcpStream::connect(&self.url.authority).await.map_err(connection_error)?;
         let _ = stream.set_nodelay(true);
-        let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(connection_error)?;
-        tokio::spawn(connection);
-        Ok(sender)
+        match &self.trust {
+            Some(trust) => speak(trust.secure(self.url.host(), stream).await?).await,
+            None => speak(stream).await,
+        }
     }
+}
+
+/// HTTP over a stream of bytes.
+async fn speak(
+    stream: impl AsyncRead + AsyncWrite + Send + Unpin + 'static,
+) -> Result<Connection, ClientError> {
+    let (sender, connection) = handshake(TokioIo::new(stream)).await.map_err(connection_error)?;
+    tokio::spawn(connection);
+    Ok(sender)
 }
 
 async fn successful(response: Response<Incoming>) -> Result<Response<Incoming>, ClientError> {
@@ -117,13 +132,16 @@ pub(crate) fn connection_error(error: impl std::error::Error) -> ClientError {
 
 #[cfg(test)]
 mod tests {
+    use std::path::Path;
+
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
     use tokio::net::TcpListener;
 
     use super::*;
+    use crate::http::{CertificateFiles, tls};
 
     /// Reads the head of a request, and answers it.
-    async fn answer(stream: &mut TcpStream) {
+    async fn answer(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) {
         let mut head = Vec::new();
         while !head.ends_with(b"\r\n\r\n") {
             head.push(stream.read_u8().await.expect("a request"));
@@ -143,12 +161,43 @@ mod tests {
             drop(first);
             answer(&mut listener.accept().await.expect("again").0).await;
         });
-        let client = Client::new(url, None);
+        let client = Client::new(url, None, None);
         for _ in 0..2 {
             let (response, connection) = client.send("GET", "/", Bytes::new()).await.expect("an answer");
             assert_eq!(read(response).await, Ok(Value::from(1)));
             client.keep(connection);
         }
         server.await.expect("all was asked");
+    }
+
+    #[tokio::test]
+    async fn a_secured_server_is_believed_by_its_certificate() {
+        let folder = tempfile::tempdir().expect("a folder");
+        let file = |name| folder.path().join(name);
+        let files = CertificateFiles { certificates: file("cert.pem"), key: file("key.pem") };
+        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
+        std::fs::write(&files.certificates, made.cert.pem()).expect("written");
+        std::fs::write(&files.key, made.signing_key.serialize_pem()).expect("written");
+        let (acceptor, _) = tls::acceptor(files.clone()).expect("both are good");
+        let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
+        let port = listener.local_addr().expect("bound").port();
+        tokio::spawn(async move {
+            loop {
+                let (stream, _) = listener.accept().await.expect("a client");
+                if let Ok(mut stream) = acceptor.accept(stream).await {
+                    answer(&mut stream).await;
+                }
+            }
+        });
+        let url: Url = format!("https://localhost:{port}").parse().expect("an address");
+        let trust = |path: Option<&Path>| Some(Trust::new(path).expect("certificates"));
+        let client = Client::new(url.clone(), None, trust(Some(&files.certificates)));
+        let (response, _) = client.send("GET", "/", Bytes::new()).await.expect("an answer");
+        assert_eq!(read(response).await, Ok(Value::from(1)));
+        let stranger = Client::new(url, None, trust(None));
+        let error = stranger.send("GET", "/", Bytes::new()).await.expect_err("nobody knows it").to_string();
+        assert!(error.contains("certificate"), "{error}");
+        let error = Trust::new(Some(&files.key)).map(drop).expect_err("a key").to_string();
+        assert!(error.contains("key.pem: holds no certificate"), "{error}");
     }
 }

@@ -15,7 +15,7 @@ use tokio::sync::mpsc;
 use self::view::Screen;
 use self::watch::{News, watch};
 use super::model::runtime;
-use super::remote::{Client, ClientError, Url};
+use super::remote::{Client, ClientError, Site};
 use crate::error::{Error, Result};
 
 /// How often keys are looked for.
@@ -23,20 +23,16 @@ const KEY_PERIOD: Duration = Duration::from_millis(100);
 
 #[derive(Args)]
 pub(crate) struct TopArgs {
-    /// Where the server listens: http://HOST:PORT.
-    #[arg(default_value = "http://127.0.0.1:8000")]
-    url: Url,
-    /// A key that the server asks for.
-    #[arg(long, value_name = "KEY")]
-    api_key: Option<String>,
+    #[command(flatten)]
+    site: Site,
     /// Prints one look as text, and ends.
     #[arg(long)]
     once: bool,
 }
 
 pub(crate) fn run(args: &TopArgs) -> Result<()> {
-    let client = Client::new(args.url.clone(), args.api_key.clone());
-    let screen = Screen { url: args.url.to_string(), ..Screen::default() };
+    let client = args.site.client()?;
+    let screen = Screen { url: args.site.url.to_string(), ..Screen::default() };
     if args.once {
         return runtime()?.block_on(once(client, screen));
     }

@@ -23,20 +23,16 @@ use super::limits::{MAX_LEN, MAX_REQUESTS, up_to};
 use crate::cli::load::{arrival_times, check_output, positive, read_trace};
 use crate::cli::model::runtime;
 use crate::cli::picture::Picture;
-use crate::cli::remote::{Client, ClientError, Url};
+use crate::cli::remote::{Client, ClientError, Site};
 use crate::error::{Error, Result};
 
 #[derive(Args)]
 pub(crate) struct ServeArgs {
-    /// Where the server listens: http://HOST:PORT.
-    #[arg(default_value = "http://127.0.0.1:8000")]
-    url: Url,
+    #[command(flatten)]
+    site: Site,
     /// The model's name; by default the first that the server has.
     #[arg(long, value_name = "NAME")]
     model: Option<String>,
-    /// A key that the server asks for.
-    #[arg(long, value_name = "KEY")]
-    api_key: Option<String>,
     /// Lengths and arrivals of the requests: JSON lines or CSV, as of `quire simulate`.
     #[arg(long, value_name = "FILE", conflicts_with_all = ["input_len", "output_len"])]
     trace: Option<PathBuf>,
@@ -91,8 +87,8 @@ struct Planned {
 pub(super) fn run(args: &ServeArgs) -> Result<()> {
     args.plot.as_ref().map_or(Ok(()), |plot| check_output(plot.path(), args.trace.as_deref()))?;
     let lengths = args.lengths()?;
+    let client = Arc::new(args.site.client()?);
     runtime()?.block_on(async {
-        let client = Arc::new(Client::new(args.url.clone(), args.api_key.clone()));
         let places = Arc::new(Semaphore::new(args.max_concurrency.unwrap_or(Semaphore::MAX_PERMITS)));
         let failed = |error: ClientError| Error::Server { reason: error.to_string() };
         let model = match &args.model {
