@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::Router;
 use quire_engine::{EngineClient, Histogram};
 
-use crate::error::Result;
+use crate::error::{Error, Result};
 use crate::http::listener::{self, HEAD_TIMEOUT, Listening, Patience};
 use crate::http::{HttpSettings, Service, routes, watchdog};
 
@@ -48,10 +48,10 @@ impl ApiServer {
     ///
     /// # Errors
     ///
-    /// None that these settings can cause.
+    /// Where the system has no thread for it.
     pub fn new(engine: Arc<dyn EngineClient>) -> Result<Self> {
         let settings = HttpSettings::new(vec![engine.model().name.clone()]);
-        let service = Arc::new(Service::new(engine, settings));
+        let service = Arc::new(Service::new(engine, settings).map_err(Error::Runtime)?);
         let router = routes::router(Arc::clone(&service))?;
         Ok(Self { service, router })
     }

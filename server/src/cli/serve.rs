@@ -145,7 +145,7 @@ pub(crate) fn run(context: &Context<'_>, args: &ServeArgs) -> Result<()> {
     settings.served_names =
         std::iter::once(engine.model().name.clone()).chain(args.model.other_names()).collect();
     let write_timeout = Duration::from_secs(args.http.write_timeout);
-    let service = Arc::new(Service::new(engine, settings));
+    let service = Arc::new(Service::new(engine, settings).map_err(Error::Runtime)?);
     let write_times = service.write_times.clone();
     let error_form = service.settings.error_form;
     let listening = Listening {

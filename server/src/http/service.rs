@@ -1,6 +1,7 @@
 //! What all routes share: the engine, the settings, and whether new work is taken.
 
 use std::collections::BTreeSet;
+use std::io;
 use std::sync::Arc;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
@@ -119,9 +120,14 @@ impl OpenAnswer {
 }
 
 impl Service {
-    pub(crate) fn new(engine: Arc<dyn EngineClient>, settings: HttpSettings) -> Self {
+    /// A server's, at its start.
+    ///
+    /// # Errors
+    ///
+    /// Where the system has no thread for streams.
+    pub(crate) fn new(engine: Arc<dyn EngineClient>, settings: HttpSettings) -> io::Result<Self> {
         let (step_deadline, keys) = (settings.step_deadline, KeyUse::new(settings.key_limits));
-        Self {
+        Ok(Self {
             engine,
             settings,
             lifecycle: Lifecycle::default(),
@@ -130,10 +136,10 @@ impl Service {
             pace: Pace::default(),
             responses: ResponseCounts::default(),
             write_times: WriteTimes::default(),
-            stream_writer: StreamWriter::default(),
+            stream_writer: StreamWriter::start()?,
             keys,
             warned: Mutex::default(),
-        }
+        })
     }
 
     /// The name that answers call the model by: the one that was asked for.

@@ -1,5 +1,6 @@
 //! Threads that write streams: what the engine says goes there, and its own thread goes on.
 
+use std::io;
 use std::num::NonZero;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -55,25 +56,26 @@ struct Item {
     moment: Instant,
 }
 
-impl Default for StreamWriter {
-    fn default() -> Self {
-        // One can write some hundred thousand tokens a second; it shares processors with the engine.
+impl StreamWriter {
+    /// Starts the threads: one can write some hundred thousand tokens a second, and shares processors with the engine.
+    ///
+    /// # Errors
+    ///
+    /// Where the system has no thread.
+    pub(crate) fn start() -> io::Result<Self> {
         let num_processors = thread::available_parallelism().map_or(1, NonZero::get);
         let num_threads = (num_processors / 4).clamp(1, MAX_THREADS);
-        let queues: Vec<_> = (0..num_threads).map(|_| Arc::<Queue>::default()).collect();
-        for queue in &queues {
-            let queue = Arc::clone(queue);
-            let run = move || queue.run();
-            thread::Builder::new()
-                .name("quire-streams".to_owned())
-                .spawn(run)
-                .expect("the system has threads");
+        // Those that run end with it, where one cannot be started.
+        let mut writer = Self { queues: Vec::new(), next: AtomicUsize::new(0) };
+        for _ in 0..num_threads {
+            let queue = Arc::<Queue>::default();
+            let run = Arc::clone(&queue);
+            thread::Builder::new().name("quire-streams".to_owned()).spawn(move || run.run())?;
+            writer.queues.push(queue);
         }
-        Self { queues, next: AtomicUsize::new(0) }
+        Ok(writer)
     }
-}
 
-impl StreamWriter {
     /// Sinks that lead to a listener on one of the threads: one for each request, in their order.
     pub(crate) fn sinks(&self, listener: Arc<dyn Listener>) -> impl Iterator<Item = Box<dyn EventSink>> {
         let queue = Arc::clone(&self.queues[self.next.fetch_add(1, Ordering::Relaxed) % self.queues.len()]);
@@ -175,7 +177,7 @@ mod tests {
 
     #[test]
     fn br_42_a_panic_while_writing_is_told_and_ends_nobody_else() {
-        let writer = StreamWriter::default();
+        let writer = StreamWriter::start().expect("threads");
         let (said, heard) = mpsc::channel();
         let sinks = writer.sinks(Arc::new(Clumsy(Mutex::new(said)))).take(2);
         let mut sinks: Vec<_> = sinks.collect();

@@ -115,7 +115,7 @@ impl Parts {
             executor: Box::new(executor),
         };
         let engine = AsyncLlm::start(parts).expect("the parts fit together");
-        let service = Arc::new(Service::new(Arc::new(engine), self.settings));
+        let service = Arc::new(Service::new(Arc::new(engine), self.settings).expect("threads"));
         let router = routes::router(Arc::clone(&service)).expect("the settings are sound");
         Rig { service, control, router }
     }
