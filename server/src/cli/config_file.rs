@@ -5,8 +5,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use clap::Command;
+use clap::error::ErrorKind;
+use quire_engine::{EngineOptions, Source};
 use serde_yaml_ng::{Mapping, Value};
 
+use super::spelling;
 use crate::env::nearest;
 use crate::error::{Error, Result};
 
@@ -71,7 +74,14 @@ impl File<'_> {
                     nearest(&flag, flags(self.command)).map(|nearest| format!(": did you mean {nearest}?"));
                 return Err(self.refuse(format!("there is no flag {key}{}", nearest.unwrap_or_default())));
             }
-            if !(flag == "model" && self.has_model || self.is_given(&flag)) {
+            if flag == "config" {
+                return Err(
+                    self.refuse("config names another file: expected the flags themselves".to_owned())
+                );
+            }
+            if flag == "model" && self.has_model || self.is_given(&flag) {
+                self.check(&flag, value)?;
+            } else {
                 self.append(&flag, value, &mut words)?;
             }
         }
@@ -81,6 +91,27 @@ impl File<'_> {
     fn is_given(&self, flag: &str) -> bool {
         let words = self.rest.iter().filter_map(|word| word.to_str()?.strip_prefix("--"));
         words.map(|word| word.split('=').next()).any(|name| name == Some(flag))
+    }
+
+    /// A value that the command line goes before may not be wrong either.
+    fn check(&self, flag: &str, value: &Value) -> Result<()> {
+        let mut words = vec![OsString::from(self.command.get_name())];
+        self.append(flag, value, &mut words)?;
+        let settings = words[1..].iter().filter_map(|word| word.to_str()?.split_once('='));
+        let name = spelling::flag(self.command, flag).map_or("", |arg| arg.get_id().as_str());
+        let mut options = EngineOptions::default();
+        for (_, value) in settings.filter(|_| EngineOptions::NAMES.contains(&name)) {
+            options.set(name, value, Source::Flag).map_err(|error| self.refuse(error.to_string()))?;
+        }
+        match self.command.clone().try_get_matches_from(words) {
+            // What goes with it may stand on the command line.
+            Err(error) if error.kind() != ErrorKind::MissingRequiredArgument => {
+                let text = error.to_string();
+                let said = text.lines().next().unwrap_or_default();
+                Err(self.refuse(said.trim_start_matches("error: ").to_owned()))
+            }
+            _ => Ok(()),
+        }
     }
 
     fn append(&self, flag: &str, value: &Value, words: &mut Vec<OsString>) -> Result<()> {
@@ -120,7 +151,10 @@ mod tests {
     fn cli() -> Command {
         let switch = |name| Arg::new(name).long(name).action(ArgAction::SetTrue);
         let serve = Command::new("serve")
-            .args(["config", "model", "port", "api-key"].map(|name| Arg::new(name).long(name)))
+            .args(["config", "model", "api-key", "key"].map(|name| Arg::new(name).long(name)))
+            .arg(Arg::new("port").long("port").value_parser(clap::value_parser!(u16)))
+            .arg(Arg::new("block_size").long("block-size"))
+            .arg(Arg::new("cert").long("cert").requires("key"))
             .args(["strict", "prefix", "no-prefix"].map(switch));
         Command::new("quire").subcommand(serve).subcommand(Command::new("chat"))
     }
@@ -149,6 +183,22 @@ mod tests {
         assert_eq!(words, expected);
         let words = expanded("model: other", "serve --config=FILE").expect("a flag");
         assert_eq!(words, ["serve", "--model=other"]);
+    }
+
+    #[test]
+    fn what_the_line_goes_before_may_not_be_wrong_either() {
+        for (yaml, line, said) in [
+            ("port: x", "serve --config FILE --port 90", "invalid value 'x' for '--port"),
+            ("strict: maybe", "serve --config FILE --strict", "--strict"),
+            ("block-size: 1x", "serve --config FILE --block-size 16", "block_size is \"1x\""),
+            ("config: other.yaml", "serve --config FILE", "config names another file"),
+        ] {
+            let error = expanded(yaml, line).expect_err(yaml);
+            assert!(error.contains(said), "{yaml}: {error}");
+        }
+        // What goes with it stands on the line.
+        let words = expanded("cert: a", "serve --config FILE --cert b --key c").expect("it is right");
+        assert_eq!(words, ["serve", "--cert", "b", "--key", "c"]);
     }
 
     #[test]

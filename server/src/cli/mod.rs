@@ -24,10 +24,12 @@ mod serve;
 mod served_names;
 mod simulate;
 mod source;
+mod spelling;
 mod top;
 mod trace;
 mod tune;
 mod tune_settings;
+mod values;
 mod vllm_flags;
 
 use std::ffi::OsString;
@@ -95,7 +97,8 @@ struct Context<'a> {
 
 /// Runs a command line; its first word is the name of the program.
 pub(crate) fn run<T: Into<OsString> + Clone>(app: &App, words: impl IntoIterator<Item = T>) -> ExitCode {
-    let words = served_names::spread(words.into_iter().map(Into::into).collect());
+    let words = spelling::normalized(words.into_iter().map(Into::into).collect(), &Cli::command());
+    let words = served_names::spread(words);
     let words = match config_file::expand(words, &Cli::command()) {
         Ok(words) => words,
         Err(error) => {

@@ -4,6 +4,7 @@ use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::form::FormFlags;
+use super::values::count;
 
 /// Sampling parameters as flags. What is not given is left to the model's `generation_config.json`, then to the
 /// defaults of vLLM.
@@ -132,10 +133,6 @@ fn over(flags: &impl Serialize, defaults: &SamplingParams) -> Result<SamplingPar
 /// A number that JSON has as well: NaN would become `null`, which is to say absent.
 fn finite(text: &str) -> Result<f64, &'static str> {
     text.parse().ok().filter(|number: &f64| number.is_finite()).ok_or("expected a finite number")
-}
-
-fn count(text: &str) -> Result<u64, &'static str> {
-    text.parse().map_err(|_| "expected a whole number, 0 or more and below 2^64")
 }
 
 fn integer(text: &str) -> Result<i64, &'static str> {

@@ -13,6 +13,7 @@ use tokio::runtime::{Builder, Runtime};
 
 use super::Context;
 use super::model::ModelArgs;
+use super::values;
 use super::vllm_flags::VllmFlags;
 use crate::env::Env;
 use crate::error::{Error, Result};
@@ -37,7 +38,7 @@ pub(crate) struct ServeArgs {
     #[allow(dead_code, reason = "it has been read before the flags were")]
     config: Option<PathBuf>,
     /// The seed of requests without one, and of made-up weights (--load-format dummy).
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = values::count)]
     seed: Option<u64>,
 }
 
@@ -77,9 +78,9 @@ struct HttpFlags {
     /// Leaves out the metrics' names of vLLM.
     #[arg(long)]
     no_vllm_metrics: bool,
-    /// Bytes of a request's body.
-    #[arg(long, value_name = "BYTES", default_value_t = 16 << 20)]
-    max_body_bytes: usize,
+    /// Bytes of a request's body, such as 16MiB.
+    #[arg(long, value_name = "BYTES", default_value = "16MiB", value_parser = values::some_bytes)]
+    max_body_bytes: u64,
     /// Looks for calls of tools in answers, as the model writes them: needs --tool-call-parser.
     #[arg(long, requires = "tool_call_parser")]
     enable_auto_tool_choice: bool,
@@ -96,7 +97,7 @@ struct HttpFlags {
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     max_requests_per_key: Option<u32>,
     /// Tokens, of prompts and generated, that one API key may use in a minute.
-    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "N", value_parser = values::some)]
     tokens_per_minute_per_key: Option<u64>,
     /// Makes each API key a tenant: its cached blocks are its own, and --scheduling-policy fair shares among keys.
     #[arg(long)]
@@ -124,10 +125,10 @@ struct HttpFlags {
     #[arg(long, value_name = "URL")]
     otlp_traces_endpoint: Option<String>,
     /// Seconds after which a client that takes nothing of its answer is given up.
-    #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u64).range(1..))]
+    #[arg(long, value_name = "S", default_value_t = 60, value_parser = values::some_seconds)]
     write_timeout: u64,
     /// Seconds that running requests may take once the server is told to end.
-    #[arg(long, value_name = "S", default_value_t = 30)]
+    #[arg(long, value_name = "S", default_value_t = 30, value_parser = values::seconds)]
     shutdown_timeout: u64,
 }
 
@@ -144,10 +145,10 @@ pub(crate) fn run(context: &Context<'_>, args: &ServeArgs) -> Result<()> {
     let engine = exporter.iter().fold(engine, |engine, exporter| exporter.trace(engine));
     settings.served_names =
         std::iter::once(engine.model().name.clone()).chain(args.model.other_names()).collect();
-    let write_timeout = Duration::from_secs(args.http.write_timeout);
     let service = Arc::new(Service::new(engine, settings).map_err(Error::Runtime)?);
     let write_times = service.write_times.clone();
     let error_form = service.settings.error_form;
+    let HttpSettings { write_timeout, shutdown_timeout, .. } = service.settings;
     let listening = Listening {
         router: routes::router(Arc::clone(&service))?,
         tls,
@@ -156,7 +157,6 @@ pub(crate) fn run(context: &Context<'_>, args: &ServeArgs) -> Result<()> {
         write_times,
         error_form,
     };
-    let shutdown_timeout = Duration::from_secs(args.http.shutdown_timeout);
     let server = Server { service, listening, reloader, shutdown_timeout };
     runtime()?.block_on(server.run(listener, loading)).map_err(Error::Runtime)
 }
@@ -201,7 +201,7 @@ impl HttpFlags {
             return_tokens_as_token_ids: self.return_tokens_as_token_ids,
             enable_prompt_tokens_details: self.enable_prompt_tokens_details,
             response_role: self.response_role.clone(),
-            max_body_bytes: self.max_body_bytes,
+            max_body_bytes: usize::try_from(self.max_body_bytes).unwrap_or(usize::MAX),
             step_deadline: step_deadline(env)?.unwrap_or(plain.step_deadline),
             has_vllm_metrics: !self.no_vllm_metrics,
             key_limits: KeyLimits {
@@ -219,6 +219,8 @@ impl HttpFlags {
                 headers: list(&self.allowed_headers),
                 allow_credentials: self.allow_credentials,
             },
+            write_timeout: Duration::from_secs(self.write_timeout),
+            shutdown_timeout: Duration::from_secs(self.shutdown_timeout),
             has_docs: !self.disable_fastapi_docs,
             is_strict: self.strict,
             ..plain

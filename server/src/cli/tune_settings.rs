@@ -4,7 +4,6 @@ use std::io::{self, Write};
 use std::path::PathBuf;
 
 use clap::Args;
-use quire_engine::Bytes;
 use quire_scheduler::tune::{Choice, Goal, Limit, Memory, Outcome, Tuned, Tuner, presets};
 use serde::Serialize;
 
@@ -12,6 +11,7 @@ use super::Context;
 use super::load::{policy, positive, read_cost_model};
 use super::output::{OutputFormat, write_line};
 use super::simulate::LoadArgs;
+use super::values::{bytes, some_bytes};
 use crate::error::{Error, Result};
 
 /// Searches max_num_seqs, max_num_batched_tokens, block_size, max_model_len and gpu_memory_utilization for the most requests
@@ -174,14 +174,4 @@ fn value(name: &str, choice: &Choice) -> String {
         "gpu_memory_utilization" => format!("{:.2}", f64::from(settings.memory_percent) / 100.0),
         _ => String::new(),
     }
-}
-
-/// A number of bytes that is not 0.
-fn some_bytes(text: &str) -> Result<u64, &'static str> {
-    bytes(text).and_then(|bytes| if bytes > 0 { Ok(bytes) } else { Err("expected at least 1 byte") })
-}
-
-/// A number of bytes, with or without a unit.
-fn bytes(text: &str) -> Result<u64, &'static str> {
-    text.parse::<Bytes>().map(|bytes| bytes.0)
 }

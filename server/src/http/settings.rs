@@ -2,9 +2,12 @@
 
 use std::time::Duration;
 
+use serde_json::{Value, json};
+
 use super::cors::CorsSettings;
 use super::error::ErrorForm;
 use super::limits::KeyLimits;
+use super::listener::HEAD_TIMEOUT;
 use super::logprobs::TokenForm;
 use super::tools::ReadingSettings;
 
@@ -37,6 +40,10 @@ pub(crate) struct HttpSettings {
     pub(crate) cors: CorsSettings,
     /// Whether each key is a tenant: its cached blocks are its own, and policies share the device among keys.
     pub(crate) keys_are_tenants: bool,
+    /// How long a client may take none of what is sent to it.
+    pub(crate) write_timeout: Duration,
+    /// How long requests may go on once the server was told to end.
+    pub(crate) shutdown_timeout: Duration,
     /// Whether `/docs` and `/openapi.json` are there.
     pub(crate) has_docs: bool,
     /// Refuses fields without effect.
@@ -63,9 +70,42 @@ impl HttpSettings {
             reading: ReadingSettings::default(),
             cors: CorsSettings::default(),
             keys_are_tenants: false,
+            write_timeout: Duration::from_secs(60),
+            shutdown_timeout: Duration::from_secs(30),
             has_docs: true,
             is_strict: false,
         }
+    }
+
+    /// What is in force, by the names of the flags where there are any. API keys are counted, and not told.
+    pub(crate) fn shown(&self) -> Value {
+        json!({
+            "served_model_name": self.served_names,
+            "num_api_keys": self.api_keys.len(),
+            "keys_are_tenants": self.keys_are_tenants,
+            "max_requests_per_key": self.key_limits.max_requests,
+            "tokens_per_minute_per_key": self.key_limits.tokens_per_minute,
+            "compat": (self.error_form == ErrorForm::Flat).then_some("0.7"),
+            "response_role": self.response_role,
+            "return_tokens_as_token_ids": self.return_tokens_as_token_ids,
+            "enable_prompt_tokens_details": self.enable_prompt_tokens_details,
+            "strict": self.is_strict,
+            "no_vllm_metrics": !self.has_vllm_metrics,
+            "disable_fastapi_docs": !self.has_docs,
+            "tool_call_parser": self.reading.tool_format.map(|format| format.to_string()),
+            "reasoning_parser": self.reading.reasoning_format.map(|format| format.to_string()),
+            "allowed_origins": self.cors.origins,
+            "allowed_methods": self.cors.methods,
+            "allowed_headers": self.cors.headers,
+            "allow_credentials": self.cors.allow_credentials,
+            "max_body_bytes": self.max_body_bytes,
+            "max_unsent_bytes": self.max_unsent_bytes,
+            "head_timeout": HEAD_TIMEOUT.as_secs(),
+            "body_timeout": self.body_timeout.as_secs(),
+            "write_timeout": self.write_timeout.as_secs(),
+            "shutdown_timeout": self.shutdown_timeout.as_secs(),
+            "step_deadline": self.step_deadline.as_secs(),
+        })
     }
 
     /// How tokens are written for a request that may say so itself.

@@ -88,7 +88,7 @@ pub(crate) async fn refuse_change() -> impl IntoResponse {
     ([(header::ALLOW, "GET,HEAD")], ApiError::new(StatusCode::METHOD_NOT_ALLOWED, message).into_response())
 }
 
-/// `GET /v1/effective`: every setting in force, and where it came from; the memory sum.
+/// `GET /v1/effective`: every setting in force, and where it came from; those of the server itself; the memory sum.
 pub(crate) async fn effective(State(service): State<Arc<Service>>) -> Json<Value> {
     let lines = service.engine.config().map(|config| config.lines()).unwrap_or_default();
     let settings = lines.into_iter().map(|(name, value, source)| {
@@ -96,6 +96,7 @@ pub(crate) async fn effective(State(service): State<Arc<Service>>) -> Json<Value
     });
     Json(json!({
         "settings": Value::Object(settings.collect()),
+        "server": service.settings.shown(),
         "memory": service.engine.memory().map(memory::sum),
         "stats": service.engine.stats(),
     }))

@@ -131,6 +131,12 @@ fn flags_may_come_from_a_file() {
     std::fs::write(&file, "prot: 1").expect("written");
     run(&["serve", "--config", &file.display().to_string()], "")
         .refused(&["serve.yaml", "did you mean port?"]);
+    std::fs::write(&file, "max-model-len: x\n").expect("written");
+    run(&["serve", "--config", &file.display().to_string(), "--max-model-len", "64"], "").refused(&[
+        "serve.yaml",
+        "max_model_len",
+        "x",
+    ]);
     run(&["serve", "--enable-lora"], "").refused(&["--enable-lora is not built"]);
     let traces = run(&["serve", "--port", "0", "--otlp-traces-endpoint", "grpc://localhost:4317"], "");
     if cfg!(feature = "otlp") {
@@ -141,6 +147,44 @@ fn flags_may_come_from_a_file() {
     run(&["serve", "--ssl-certfile", "/nonexistent"], "").refused(&["--ssl-keyfile"]);
     run(&["serve", "--port", "0", "--ssl-certfile", "/nonexistent", "--ssl-keyfile", "/nonexistent"], "")
         .refused(&["/nonexistent: "]);
+}
+
+#[test]
+fn flags_may_be_spelt_as_in_vllm() {
+    let flags =
+        ["--max_model_len", "64", "-tp", "1", "-O3", "--max-body-bytes", "1KiB", "--api_key", "secret"];
+    let server = Server::start(&[&flags[..], &["--disable-fastapi-docs"]].concat());
+    let ask =
+        |path: &str| server.send(&format!("GET {path} HTTP/1.1\r\nAuthorization: Bearer secret\r\nX:"), "");
+    let effective = ask("/v1/effective");
+    assert!(
+        effective.contains(r#""max_body_bytes":1024"#) && effective.contains(r#""value":"64""#),
+        "{effective}"
+    );
+    assert!(effective.contains(r#""num_api_keys":1"#) && !effective.contains("secret"), "{effective}");
+    for path in ["/docs", "/openapi.json"] {
+        assert!(ask(path).starts_with("HTTP/1.1 404"), "{path}");
+    }
+    let log = server.end_well();
+    assert!(log.contains("--compilation-config has no effect: there is no compiler"), "{log}");
+    let tiny = program::Tiny::new();
+    let model = tiny.path();
+    for (flags, parts) in [
+        (&["-tp", "2"][..], &["tensor_parallel_size", "not built"][..]),
+        (&["-pp", "2"], &["--pipeline-parallel-size is not built"]),
+        (&["-dp=2"], &["--data-parallel-size is not built"]),
+        (&["--seed", "-1"], &["'-1' for '--seed", "0 or more"]),
+        (&["--shutdown-timeout", "-1"], &["'-1' for '--shutdown-timeout", "seconds, 0 or more"]),
+        (&["--write_timeout", "-1"], &["'-1' for '--write-timeout", "seconds, at least 1"]),
+        (&["--port", "-1"], &["'-1' for '--port"]),
+        (&["--max-requests-per-key", "-1"], &["'-1' for '--max-requests-per-key"]),
+        (&["--tokens-per-minute-per-key", "-1"], &["'-1' for '--tokens-per-minute-per-key", "at least 1"]),
+        (&["--max-body-bytes", "-1"], &["'-1' for '--max-body-bytes", "expected an amount of memory"]),
+        (&["--max-body-bytes", "lots"], &["'lots' for '--max-body-bytes", "such as 2GiB"]),
+    ] {
+        let words = [&["serve", &model, "--port", "0"], flags].concat();
+        run(&words, "").refused(parts);
+    }
 }
 
 #[test]

@@ -52,6 +52,7 @@ pub(super) fn effective() -> Value {
     let setting = object([("value", text()), ("source", text())]);
     object([
         ("settings", json!({ "type": "object", "additionalProperties": setting })),
+        ("server", json!({ "type": "object" })),
         ("memory", json!({ "type": ["object", "null"] })),
         ("stats", json!({ "type": "object" })),
     ])

@@ -43,6 +43,16 @@ async fn the_server_says_how_it_is() {
     }
     let (_, body) = rig.get("/v1/effective").await;
     assert_eq!(body["settings"]["max_model_len"], json!({"value": "200", "source": "model"}), "{body}");
+    for (name, value) in [
+        ("served_model_name", json!(["tiny", "alias"])),
+        ("max_body_bytes", json!(16 << 20)),
+        ("write_timeout", json!(60)),
+        ("shutdown_timeout", json!(30)),
+        ("disable_fastapi_docs", json!(false)),
+        ("tokens_per_minute_per_key", json!(null)),
+    ] {
+        assert_eq!(body["server"][name], value, "{name}");
+    }
     rig.service.lifecycle.drain();
     assert_eq!(rig.get("/health").await.0, StatusCode::OK);
     assert_eq!(rig.get("/health/ready").await.0, StatusCode::SERVICE_UNAVAILABLE);
