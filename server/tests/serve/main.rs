@@ -275,7 +275,7 @@ fn a_server_can_be_watched_in_a_terminal() {
     }
     run(&["top", &url, "--once"], "")
         .failed(1, &["the server does not answer: status 401", "an API key is missing"]);
-    run(&["top", "https://host"], "").refused(&["expected http://HOST:PORT"]);
+    run(&["top", "ftp://host"], "").refused(&["expected http://HOST:PORT"]);
     server.end_well();
 }
 
