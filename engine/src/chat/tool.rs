@@ -1,5 +1,7 @@
 //! Tools that a model may call.
 
+use std::collections::HashSet;
+
 use serde_json::Value;
 
 /// A tool, as a chat request describes it.
@@ -25,6 +27,14 @@ pub enum ToolError {
         /// What is there.
         given: String,
     },
+    /// More tools than one request may have.
+    #[error("tools: {given} tools: expected at most {max}")]
+    TooMany {
+        /// Tools given.
+        given: usize,
+        /// The limit.
+        max: usize,
+    },
     /// Two tools with one name.
     #[error("tools: {name:?} is there twice")]
     Twice {
@@ -48,22 +58,26 @@ pub enum ToolError {
 }
 
 impl Tool {
+    /// Tools that one request may have: models choose badly among far fewer.
+    pub const MAX_TOOLS: usize = 1024;
+
     /// Reads the `tools` of a chat request: a list of `{"type": "function", "function": {"name": ..., "parameters": ...}}`.
     ///
     /// # Errors
     ///
-    /// [`ToolError::Form`], [`ToolError::Twice`].
+    /// [`ToolError::Form`], [`ToolError::TooMany`], [`ToolError::Twice`].
     pub fn list(tools: &Value) -> Result<Vec<Self>, ToolError> {
         let list = tools.as_array().ok_or_else(|| form("tools", "a list", tools))?;
-        let mut read: Vec<Self> = Vec::with_capacity(list.len());
-        for (index, tool) in list.iter().enumerate() {
-            let tool = Self::read(tool, &format!("tools[{index}]"))?;
-            if read.iter().any(|other| other.name == tool.name) {
-                return Err(ToolError::Twice { name: tool.name });
-            }
-            read.push(tool);
+        if list.len() > Self::MAX_TOOLS {
+            return Err(ToolError::TooMany { given: list.len(), max: Self::MAX_TOOLS });
         }
-        Ok(read)
+        let read = |(index, tool)| Self::read(tool, &format!("tools[{index}]"));
+        let read: Vec<Self> = list.iter().enumerate().map(read).collect::<Result<_, _>>()?;
+        let mut names = HashSet::with_capacity(read.len());
+        match read.iter().find(|tool| !names.insert(tool.name.as_str())) {
+            Some(tool) => Err(ToolError::Twice { name: tool.name.clone() }),
+            None => Ok(read),
+        }
     }
 
     fn read(tool: &Value, field: &str) -> Result<Self, ToolError> {

@@ -178,6 +178,12 @@ mod tests {
         let other = json!({"type": "function", "function": {"name": "g", "parameters": {"type": ["array"]}}});
         check(json!([tool(json!({"type": "object"})), other]), expected);
         check(json!([tool(json!({})), tool(json!({}))]), "tools: \"f\" is there twice");
+        let many = |num: usize| {
+            let tool = |name| json!({"type": "function", "function": {"name": format!("f{name}")}});
+            (0..num).map(tool).collect::<Value>()
+        };
+        assert_eq!(Tool::list(&many(Tool::MAX_TOOLS)).map(|tools| tools.len()), Ok(Tool::MAX_TOOLS));
+        check(many(Tool::MAX_TOOLS + 1), "tools: 1025 tools: expected at most 1024");
     }
 
     #[test]
