@@ -2,13 +2,15 @@
 
 use std::sync::Arc;
 
-/// Sequences of two tokens or more, none of which must be completed by the output.
+/// Sequences of two tokens or more, none of which must be completed by the output: in the order of their last token but one, so
+/// that few are looked at behind a token.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct BadSequences(Arc<[Vec<u32>]>);
 
 impl BadSequences {
-    pub(crate) fn new(sequences: Vec<Vec<u32>>) -> Self {
+    pub(crate) fn new(mut sequences: Vec<Vec<u32>>) -> Self {
         debug_assert!(sequences.iter().all(|sequence| sequence.len() > 1));
+        sequences.sort_by_key(|sequence| before_last(sequence));
         Self(sequences.into())
     }
 
@@ -22,11 +24,18 @@ impl BadSequences {
             let (last, head) = sequence.split_last()?;
             output.ends_with(head).then_some(*last)
         };
-        let mut forbidden: Vec<u32> = self.0.iter().filter_map(completing).collect();
+        let newest = output.last().copied();
+        let start = self.0.partition_point(|sequence| before_last(sequence) < newest);
+        let behind = self.0[start..].iter().take_while(|sequence| before_last(sequence) == newest);
+        let mut forbidden: Vec<u32> = behind.filter_map(completing).collect();
         forbidden.sort_unstable();
         forbidden.dedup();
         forbidden
     }
+}
+
+fn before_last(sequence: &[u32]) -> Option<u32> {
+    sequence.iter().rev().nth(1).copied()
 }
 
 #[cfg(test)]

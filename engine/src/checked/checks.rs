@@ -24,6 +24,11 @@ const MAX_PENALTY: f64 = 2.0;
 const REPETITION_PENALTIES: (f64, f64) = (1e-30, 1e30);
 const MAX_BIAS: f64 = 100.0;
 const MAX_OUTPUTS: u32 = 16384;
+/// Stop strings are looked for behind every token.
+const MAX_STOPS: usize = 1024;
+const MAX_BAD_WORDS: usize = 16384;
+/// Bytes of all stop strings together, and of all bad words, which are tokenized.
+const MAX_LIST_BYTES: usize = 256 << 10;
 
 impl SamplingParams {
     /// Checks every field, in the order in which a reader would.
@@ -169,6 +174,7 @@ impl SamplingParams {
         if self.bad_words.iter().any(String::is_empty) {
             return refuse("bad_words", format!("{:?}", self.bad_words), "no empty word");
         }
+        check_list("bad_words", &self.bad_words, MAX_BAD_WORDS)?;
         Ok(self.bad_words.clone())
     }
 
@@ -202,6 +208,7 @@ impl SamplingParams {
         if self.stop.iter().any(String::is_empty) {
             return refuse("stop", format!("{:?}", self.stop), "no empty string");
         }
+        check_list("stop", &self.stop, MAX_STOPS)?;
         Ok(self.stop.clone())
     }
 
@@ -216,6 +223,15 @@ impl SamplingParams {
         }
         Ok(ends)
     }
+}
+
+fn check_list(field: &'static str, texts: &[String], max: usize) -> Result<(), ParamError> {
+    let num_bytes: usize = texts.iter().map(String::len).sum();
+    if texts.len() <= max && num_bytes <= MAX_LIST_BYTES {
+        return Ok(());
+    }
+    let given = format!("a list of {} texts of {num_bytes} bytes", texts.len());
+    refuse(field, given, format!("at most {max} texts of {MAX_LIST_BYTES} bytes together"))
 }
 
 fn check_logprobs(
@@ -296,6 +312,14 @@ mod tests {
             "repetition_penalty is inf: expected a number above 0",
         );
         check(|p| p.stop = vec![String::new()], "stop is [\"\"]: expected no empty string");
+        check(
+            |p| p.stop = vec!["ab".to_owned(); MAX_STOPS + 1],
+            "stop is a list of 1025 texts of 2050 bytes: expected at most 1024 texts of 262144 bytes together",
+        );
+        check(
+            |p| p.bad_words = vec!["a".repeat(MAX_LIST_BYTES), "b".to_owned()],
+            "bad_words is a list of 2 texts of 262145 bytes: expected at most 16384 texts of 262144 bytes together",
+        );
         check(|p| p.min_tokens = 17, "min_tokens is 17: expected at most max_tokens = 16");
         check(|p| p.logprobs = Some(21), "logprobs is 21: expected 0 to max_logprobs = 20");
         check(|p| p.logprobs = Some(-2), "logprobs is -2: expected 0 to max_logprobs = 20");
