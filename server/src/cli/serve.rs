@@ -20,7 +20,7 @@ use crate::error::{Error, Result};
 use crate::http::listener::{HEAD_TIMEOUT, Listening};
 use crate::http::tools::ReadingSettings;
 use crate::http::{
-    CertificateFiles, CorsSettings, ErrorForm, HttpSettings, KeyLimits, Server, Service, routes, tls,
+    CertificateFiles, CorsSettings, ErrorForm, HttpSettings, KeyLimits, Server, Service, routes, server, tls,
 };
 use crate::otlp;
 use crate::signal::Loading;
@@ -157,8 +157,12 @@ pub(crate) fn run(context: &Context<'_>, args: &ServeArgs) -> Result<()> {
         write_times,
         error_form,
     };
+    let engine = Arc::clone(&service.engine);
     let server = Server { service, listening, reloader, shutdown_timeout };
-    runtime()?.block_on(server.run(listener, loading)).map_err(Error::Runtime)
+    let runtime = runtime()?;
+    let ran = runtime.block_on(server.run(listener, loading)).map_err(Error::Runtime);
+    server::leave(runtime, engine, ran.as_ref().is_ok_and(|has_drained| *has_drained));
+    ran.map(drop)
 }
 
 impl HttpFlags {

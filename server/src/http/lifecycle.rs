@@ -59,6 +59,11 @@ impl Lifecycle {
         self.0.given_up.notify_waiters();
     }
 
+    /// Whether anything was given up.
+    pub(crate) fn has_given_up(&self) -> bool {
+        self.0.state.lock().is_given_up
+    }
+
     /// Whether new work is refused.
     pub(crate) fn is_draining(&self) -> bool {
         self.0.state.lock().is_draining

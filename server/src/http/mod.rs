@@ -45,7 +45,7 @@ mod request_id;
 mod response_counts;
 pub(crate) mod routes;
 mod sampling;
-mod server;
+pub(crate) mod server;
 mod service;
 mod settings;
 mod stall;

@@ -5,6 +5,8 @@ use std::net::TcpListener;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use quire_engine::EngineClient;
+use tokio::runtime::Runtime;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 use super::listener::{self, Listening, Patience};
@@ -15,6 +17,9 @@ use crate::signal::Loading;
 
 /// How long clients may take to read that they were given up: at the deadline, and at a second signal.
 const LAST_WORDS: [Duration; 2] = [Duration::from_secs(2), Duration::from_millis(200)];
+
+/// How long tasks without a request, and what they hold, are waited for.
+const LAST_TASKS: Duration = Duration::from_millis(500);
 
 /// A server from its first connection to its end.
 pub(crate) struct Server {
@@ -27,12 +32,12 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Answers until SIGTERM or Ctrl-C, and then to the end of what is running.
+    /// Answers until SIGTERM or Ctrl-C, and then to the end of what is running; whether that has ended, and was not given up.
     ///
     /// # Errors
     ///
     /// What keeps it from listening, or from hearing signals.
-    pub(crate) async fn run(self, listener: TcpListener, loading: Loading) -> io::Result<()> {
+    pub(crate) async fn run(self, listener: TcpListener, loading: Loading) -> io::Result<bool> {
         let mut stop = StopSignal::new()?;
         drop(loading);
         let listener = tokio::net::TcpListener::from_std(listener)?;
@@ -47,7 +52,19 @@ impl Server {
         let drained = drained(&self.service, self.shutdown_timeout, &mut stop);
         listener::serve(listener, self.listening, drained).await;
         tracing::info!(target: "quire::server", "the server has ended");
-        Ok(())
+        Ok(!self.service.lifecycle.has_given_up())
+    }
+}
+
+/// Ends what a server leaves, as the last thing that the process does. What computes for nobody any more ends with the process: it
+/// is not waited for.
+pub(crate) fn leave(runtime: Runtime, engine: Arc<dyn EngineClient>, has_drained: bool) {
+    if has_drained {
+        runtime.shutdown_timeout(LAST_TASKS);
+    } else {
+        // Dropping the engine would wait for the step that the device is at.
+        std::mem::forget(engine);
+        runtime.shutdown_background();
     }
 }
 
@@ -72,14 +89,15 @@ async fn drained<'s>(
         () = lifecycle.idle() => patience.saturating_sub(started.elapsed()),
         () = tokio::time::sleep(patience) => {
             tracing::warn!(target: "quire::server", "{} requests are given up", lifecycle.num_open());
+            lifecycle.give_up();
             LAST_WORDS[0]
         }
         () = stop.recv() => {
             tracing::warn!(target: "quire::server", "a second signal: {} requests are given up", lifecycle.num_open());
+            lifecycle.give_up();
             LAST_WORDS[1]
         }
     };
-    lifecycle.give_up();
     Patience(async move {
         tokio::select! {
             () = tokio::time::sleep(left) => {}

@@ -20,6 +20,9 @@ use crate::error::{Error, Result};
 /// How long a collector may take.
 const TIMEOUT: Duration = Duration::from_secs(10);
 
+/// How long it may take for the last ones, which the end of the program waits for.
+const LAST_TIMEOUT: Duration = Duration::from_secs(2);
+
 /// A thread that sends spans in batches. Dropping it sends those that are left.
 pub(crate) struct Exporter(SdkTracerProvider);
 
@@ -51,7 +54,7 @@ impl Exporter {
 
 impl Drop for Exporter {
     fn drop(&mut self) {
-        if let Err(error) = self.0.shutdown() {
+        if let Err(error) = self.0.shutdown_with_timeout(LAST_TIMEOUT) {
             tracing::warn!(target: "quire::server", "the last traces could not be sent: {error}");
         }
     }
