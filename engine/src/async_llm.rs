@@ -15,7 +15,7 @@ use crate::frontend::guarded;
 use crate::template_places::TemplatePlace;
 use crate::{
     EngineConfig, EngineStats, Error, Llm, PreparedRequest, Prompt, Request, RequestExplanation, RequestId,
-    RequestStream, Result,
+    RequestRoom, RequestStream, Result,
 };
 
 /// From here on a prompt is long: its tokenization takes longer than the steps of many a model.
@@ -179,6 +179,10 @@ impl EngineClient for AsyncLlm {
 
     fn flight_recorder(&self) -> Option<FlightRecorder> {
         Some(self.engine.recorder.clone())
+    }
+
+    fn room_for(&self, request: &Request) -> Option<RequestRoom> {
+        Some(self.engine.inbox.room(request.num_seqs()))
     }
 
     fn health(&self) -> Result<()> {

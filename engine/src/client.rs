@@ -130,6 +130,12 @@ pub trait EngineClient: Send + Sync {
         None
     }
 
+    /// How many requests like this one may be open at the same time, where there is no other: more can never be queued at once. None
+    /// where nobody knows.
+    fn room_for(&self, _request: &Request) -> Option<RequestRoom> {
+        None
+    }
+
     /// Whether requests can be served.
     ///
     /// # Errors
@@ -144,6 +150,22 @@ pub trait EngineClient: Send + Sync {
     /// As [`submit`](Self::submit), and what the request failed at later.
     async fn generate(&self, request: Request) -> Result<RequestOutput> {
         self.submit(request).await?.finish().await
+    }
+}
+
+/// How many requests of one kind may be open at the same time.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RequestRoom {
+    /// Those that run.
+    pub num_running: usize,
+    /// Those that wait beside them.
+    pub num_waiting: usize,
+}
+
+impl RequestRoom {
+    /// Both.
+    pub fn total(self) -> usize {
+        self.num_running.saturating_add(self.num_waiting)
     }
 }
 

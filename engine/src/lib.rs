@@ -89,7 +89,7 @@ mod text_length;
 pub use async_llm::AsyncLlm;
 pub use beam::BeamSearchParams;
 pub use checked::{CheckedParams, EosTokens, ParamLimits};
-pub use client::{EngineClient, ModelInfo};
+pub use client::{EngineClient, ModelInfo, RequestRoom};
 pub use config::{
     Bytes, ConfigError, DTypeChoice, EngineConfig, EngineOptions, EngineValues, MaxLogprobs, MaxModelLen,
     ModelFacts, PreemptionMode, Setting, Source,

@@ -12,7 +12,7 @@ use super::places::{Place, Places};
 use crate::explain::RequestExplanation;
 use crate::frontend::Prepared;
 use crate::structured::{Grammar, GrammarError};
-use crate::{Error, EventSink, RequestId, Result};
+use crate::{Error, EventSink, RequestId, RequestRoom, Result};
 
 /// A request inside the engine. Clients' names may be equal; these never are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -103,6 +103,11 @@ impl Inbox {
     pub(crate) fn reserve(&self, num_seqs: usize) -> Result<Place> {
         self.status.check()?;
         self.places.take(num_seqs)
+    }
+
+    /// How many requests of so many sequences there are places for, where there is no other.
+    pub(crate) fn room(&self, num_seqs: usize) -> RequestRoom {
+        self.places.room(num_seqs)
     }
 
     /// Queues a request. Where the engine has ended, the sink is dropped, which tells its listener.

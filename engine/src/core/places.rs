@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::{Error, Result};
+use crate::{Error, RequestRoom, Result};
 
 /// The places of an engine: those that run have seats, one a sequence, and of the others `max_num_waiting` may wait beside those
 /// that free seats are for. Cheap to clone.
@@ -38,6 +38,13 @@ pub(crate) struct Place {
 impl Places {
     pub(super) fn new(num_seats: usize, max_num_waiting: usize) -> Self {
         Self(Arc::new(Shared { counts: Mutex::default(), num_seats, max_num_waiting }))
+    }
+
+    /// How many requests of so many sequences there are places for, where there is no other.
+    pub(super) fn room(&self, num_seqs: usize) -> RequestRoom {
+        let Shared { num_seats, max_num_waiting, .. } = *self.0;
+        let all = num_seats.max(1);
+        RequestRoom { num_running: all / num_seqs.clamp(1, all), num_waiting: max_num_waiting }
     }
 
     /// A place for a request of so many sequences.
@@ -99,6 +106,7 @@ mod tests {
             let places = Places::new(8, 5);
             let mut taken = fill(&places, num_seqs);
             assert_eq!(taken.len(), num_running + 5, "{num_seqs}");
+            assert_eq!(places.room(num_seqs), RequestRoom { num_running, num_waiting: 5 });
             for place in &mut taken[..num_running] {
                 place.seat();
                 place.seat();

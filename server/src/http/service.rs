@@ -202,8 +202,12 @@ impl Service {
         let open = self.lifecycle.open()?;
         let key = self.keys.open(caller.key, now)?;
         let open = OpenAnswer { open, key, deadline, connection: caller.connection.clone() };
-        let mut prepared = Vec::with_capacity(requests.len());
+        let num_requests = requests.len();
+        let mut prepared = Vec::with_capacity(num_requests);
         for request in requests {
+            if prepared.is_empty() {
+                self.check_room(num_requests, &request)?;
+            }
             let preparing = self.engine.prepare(request);
             let request = open.within(preparing.map_err(|error| self.refusal(error))).await?;
             self.check_context(request.prompt().len() as u64, max_tokens)?;
@@ -226,6 +230,20 @@ impl Service {
         let is_full = matches!(error, quire_engine::Error::Overloaded { .. });
         let retry_after_s = is_full.then(|| self.pace.retry_after_s());
         ApiError { retry_after_s, ..error.into() }
+    }
+
+    /// Requests that are queued at once and could never be: no time would help.
+    fn check_room(&self, num_requests: usize, like: &Request) -> Result<(), ApiError> {
+        let Some(room) = self.engine.room_for(like).filter(|room| room.total() < num_requests) else {
+            return Ok(());
+        };
+        let message = format!(
+            "{num_requests} prompts: expected at most {}, of which {} run (--max-num-seqs) and {} wait (--max-num-waiting)",
+            room.total(),
+            room.num_running,
+            room.num_waiting
+        );
+        Err(ApiError::bad_field("prompt", message))
     }
 
     /// A client that asks for more than the context holds is told so; the default is cut to what fits.

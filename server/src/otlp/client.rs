@@ -7,7 +7,7 @@ use async_trait::async_trait;
 use opentelemetry_sdk::trace::SdkTracer;
 use quire_engine::{
     EngineClient, EngineConfig, EngineStats, EventSink, ModelInfo, PreparedRequest, Prompt, Request,
-    RequestEvent, RequestExplanation, RequestId, RequestStream, Result,
+    RequestEvent, RequestExplanation, RequestId, RequestRoom, RequestStream, Result,
 };
 use quire_executor::MemoryReport;
 use quire_scheduler::record::FlightRecorder;
@@ -93,6 +93,10 @@ impl EngineClient for TracedClient {
 
     fn flight_recorder(&self) -> Option<FlightRecorder> {
         self.engine.flight_recorder()
+    }
+
+    fn room_for(&self, request: &Request) -> Option<RequestRoom> {
+        self.engine.room_for(request)
     }
 
     fn health(&self) -> Result<()> {

@@ -57,6 +57,25 @@ async fn a_deadline_holds_while_a_prompt_is_read() {
 }
 
 #[tokio::test]
+async fn more_prompts_than_there_can_be_places_for_are_no_question_of_time() {
+    let options = EngineOptions::new("tiny").max_num_seqs(8).max_num_waiting(3);
+    let rig = Rig::with(HttpSettings::new(vec!["tiny".to_owned()]), options);
+    for (n, num_running) in [(1, 8), (2, 4), (100, 1)] {
+        let prompts = |num| json!({"prompt": vec!["ab"; num], "n": n, "seed": 1, "max_tokens": 1});
+        let (status, body) = rig.post(PATH, prompts(num_running + 3)).await;
+        assert_eq!(status, StatusCode::OK, "n {n}: {body}");
+        let (status, body) = rig.post(PATH, prompts(num_running + 4)).await;
+        assert_eq!((status, &body["error"]["param"]), (StatusCode::BAD_REQUEST, &json!("prompt")), "n {n}");
+        let (num, most) = (num_running + 4, num_running + 3);
+        let expected = format!(
+            "{num} prompts: expected at most {most}, of which {num_running} run (--max-num-seqs) and 3 wait (--max-num-waiting)"
+        );
+        assert_eq!(body["error"]["message"], expected);
+    }
+    rig.check_alive().await;
+}
+
+#[tokio::test]
 async fn a_text_of_megabytes_is_refused_by_its_beginning() {
     let rig = Rig::new();
     let text = "ab cd ".repeat(1_000_000);
