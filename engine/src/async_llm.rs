@@ -110,27 +110,29 @@ impl AsyncLlm {
 impl EngineClient for AsyncLlm {
     async fn submit(&self, request: Request) -> Result<RequestStream> {
         let place = self.engine.template_places.of_prompt(&request.prompt).await?;
-        let num_bytes = request.prompt.num_bytes();
+        let num_bytes = request.num_bytes();
         self.prompt_off_thread(num_bytes, move |engine| with(place, || engine.submit(request))).await
     }
 
     async fn prepare(&self, request: Request) -> Result<PreparedRequest> {
         let place = self.engine.template_places.of_prompt(&request.prompt).await?;
-        let num_bytes = request.prompt.num_bytes();
+        let num_bytes = request.num_bytes();
         self.prompt_off_thread(num_bytes, move |engine| with(place, || engine.prepare(request))).await
     }
 
     async fn check(&self, request: Request) -> Result<Request> {
         let place = self.engine.template_places.of_prompt(&request.prompt).await?;
-        let num_bytes = request.prompt.num_bytes();
+        let num_bytes = request.num_bytes();
         self.prompt_off_thread(num_bytes, move |engine| with(place, || engine.frontend.check(request))).await
     }
 
     async fn tokenize(&self, prompt: Prompt) -> Result<Vec<u32>> {
         let place = self.engine.template_places.of_prompt(&prompt).await?;
         let num_bytes = prompt.num_bytes();
-        self.prompt_off_thread(num_bytes, move |engine| with(place, || engine.frontend.tokenize(prompt)))
-            .await
+        self.prompt_off_thread(num_bytes, move |engine| {
+            with(place, || engine.frontend.tokenize(prompt, engine.frontend.text_limit()))
+        })
+        .await
     }
 
     async fn detokenize(&self, token_ids: Vec<u32>) -> Result<String> {

@@ -235,6 +235,14 @@ pub enum PromptError {
         /// The limit on prompt and output together.
         max_model_len: usize,
     },
+    /// A text longer than those are that are tokenized whole.
+    #[error("the text has {num_bytes} bytes: expected at most {max_bytes}, of which all tokens are counted")]
+    TooManyBytes {
+        /// Bytes of the text.
+        num_bytes: usize,
+        /// The limit.
+        max_bytes: usize,
+    },
     /// Prompt and one token do not fit into the KV pool, even alone.
     #[error(
         "the prompt of {num_tokens} tokens and one more need {need} blocks of the kv cache, {have} present{}",

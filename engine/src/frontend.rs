@@ -21,6 +21,7 @@ use crate::request::{Request, RequestId};
 use crate::seeds::Seeds;
 use crate::structured::{GrammarCompiler, GrammarTicket, Thought};
 use crate::text::Detokenizer;
+use crate::text_length::TextLimit;
 use crate::{Error, PromptError, Result};
 
 /// Checks requests and turns them into what the scheduler and the device understand.
@@ -115,8 +116,13 @@ impl Frontend {
     }
 
     /// The tokens of a prompt, as a request with it would have them; none where it is an empty text.
-    pub(crate) fn tokenize(&self, prompt: Prompt) -> Result<Vec<u32>> {
-        guarded("tokenizing", || Ok(self.renderer.render_any(prompt)?.token_ids))
+    pub(crate) fn tokenize(&self, prompt: Prompt, limit: TextLimit) -> Result<Vec<u32>> {
+        guarded("tokenizing", || Ok(self.renderer.render_any(prompt, limit)?.token_ids))
+    }
+
+    /// How long a text may be that is tokenized for somebody far away.
+    pub(crate) fn text_limit(&self) -> TextLimit {
+        TextLimit::beside(self.max_model_len)
     }
 
     /// A prompt written out, with its tokens.
@@ -238,8 +244,8 @@ impl Frontend {
         is_alone: bool,
     ) -> Result<RenderedPrompt, PromptError> {
         let kept = params.truncate_prompt_tokens();
-        let max_model_len = if kept.is_some() { usize::MAX } else { self.max_model_len };
-        let mut prompt = self.renderer.render_within(prompt, max_model_len)?;
+        let limit = if kept.is_some() { self.text_limit() } else { TextLimit::Context(self.max_model_len) };
+        let mut prompt = self.renderer.render_within(prompt, limit)?;
         if let Some(kept) = kept {
             let output = if is_alone { 0 } else { params.least_room(self.max_model_len) };
             let kept = if kept == usize::MAX { self.max_model_len.saturating_sub(output) } else { kept };

@@ -12,6 +12,7 @@ use crate::core::{Inbox, RequestKey};
 use crate::engine::{Engine, EngineParts};
 use crate::frontend::{Arrival, Prepared};
 use crate::progress::Progress;
+use crate::text_length::TextLimit;
 use crate::{
     AsyncLlm, BeamSearchParams, ChatMessage, EngineConfig, EngineStats, Error, EventSink, Explainer, Prompt,
     RenderedPrompt, Request, RequestEvent, RequestOutput, RequestStream, Result, SamplingParams,
@@ -129,7 +130,7 @@ impl Llm {
     ///
     /// What is wrong with the prompt.
     pub fn tokenize(&self, prompt: impl Into<Prompt>) -> Result<Vec<u32>> {
-        self.engine.frontend.tokenize(prompt.into())
+        self.engine.frontend.tokenize(prompt.into(), TextLimit::None)
     }
 
     /// A prompt as the model would read it: a conversation written out, a text as tokens.

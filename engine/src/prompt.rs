@@ -19,12 +19,15 @@ pub enum Prompt {
 }
 
 impl Prompt {
-    /// Bytes of its text; none where it is tokens already.
+    /// Bytes of its text, of all that a template sees; none where it is tokens already.
     pub(crate) fn num_bytes(&self) -> usize {
         match self {
             Self::Text(text) | Self::BareText(text) => text.len(),
             Self::TokenIds(_) => 0,
-            Self::Chat(chat) => chat.messages.iter().map(ChatMessage::num_bytes).sum(),
+            Self::Chat(chat) => {
+                let of_messages: usize = chat.messages.iter().map(ChatMessage::num_bytes).sum();
+                of_messages + chat.template_variables.values().map(value_bytes).sum::<usize>()
+            }
         }
     }
 }
@@ -99,15 +102,15 @@ pub struct ChatMessage {
 }
 
 impl ChatMessage {
-    /// Bytes of what was said.
+    /// Bytes of what was said, and of what stands beside it.
     fn num_bytes(&self) -> usize {
-        let of_part =
-            |part: &ContentPart| part.fields.get("text").and_then(Value::as_str).map_or(0, str::len);
-        match &self.content {
+        let of_fields = |fields: &Map<String, Value>| fields.values().map(value_bytes).sum::<usize>();
+        let of_content = match &self.content {
             None => 0,
             Some(MessageContent::Text(text)) => text.len(),
-            Some(MessageContent::Parts(parts)) => parts.iter().map(of_part).sum(),
-        }
+            Some(MessageContent::Parts(parts)) => parts.iter().map(|part| of_fields(&part.fields) + 1).sum(),
+        };
+        self.role.len() + of_content + of_fields(&self.fields)
     }
 
     /// A message of text.
@@ -129,6 +132,18 @@ impl ChatMessage {
     /// What the model said.
     pub fn assistant(content: impl Into<String>) -> Self {
         Self::new("assistant", content)
+    }
+}
+
+/// About as many bytes as it has as a text.
+fn value_bytes(value: &Value) -> usize {
+    match value {
+        Value::Null | Value::Bool(_) | Value::Number(_) => 4,
+        Value::String(text) => text.len() + 2,
+        Value::Array(values) => 2 + values.iter().map(value_bytes).sum::<usize>(),
+        Value::Object(fields) => {
+            2 + fields.iter().map(|(name, value)| name.len() + 4 + value_bytes(value)).sum::<usize>()
+        }
     }
 }
 

@@ -9,7 +9,7 @@ use serde::Serialize;
 use crate::frontend::guarded;
 use crate::prompt::{ChatPrompt, Prompt};
 use crate::text::{ChatTemplate, TextDecoder};
-use crate::text_length::check_text;
+use crate::text_length::TextLimit;
 use crate::{PromptError, Result};
 
 /// Writes prompts out, with a model's tokenizer and chat template; its weights are not needed. Threads may share it.
@@ -68,33 +68,28 @@ impl PromptRenderer {
 
     /// As [`render`](Self::render), panics included.
     pub(crate) fn render_prompt(&self, prompt: Prompt) -> Result<RenderedPrompt, PromptError> {
-        self.render_within(prompt, usize::MAX)
+        self.render_within(prompt, TextLimit::None)
     }
 
-    /// The same; a text that is far longer than `max_model_len` is refused before all of it is tokenized.
+    /// The same; a text that is too long for sure is refused before all of it is tokenized.
     pub(crate) fn render_within(
         &self,
         prompt: Prompt,
-        max_model_len: usize,
+        limit: TextLimit,
     ) -> Result<RenderedPrompt, PromptError> {
-        let prompt = self.render_some(prompt, max_model_len)?;
+        let prompt = self.render_any(prompt, limit)?;
         if prompt.token_ids.is_empty() { Err(PromptError::Empty) } else { Ok(prompt) }
     }
 
     /// A prompt, or nothing: an empty text is one of no tokens.
-    pub(crate) fn render_any(&self, prompt: Prompt) -> Result<RenderedPrompt, PromptError> {
-        self.render_some(prompt, usize::MAX)
-    }
-
-    fn render_some(&self, prompt: Prompt, max_model_len: usize) -> Result<RenderedPrompt, PromptError> {
+    pub(crate) fn render_any(&self, prompt: Prompt, limit: TextLimit) -> Result<RenderedPrompt, PromptError> {
         let prompt = match prompt {
             Prompt::TokenIds(token_ids) => RenderedPrompt { text: None, token_ids },
-            Prompt::Text(text) => self.tokenize_text(text, max_model_len)?,
-            Prompt::BareText(text) => RenderedPrompt {
-                token_ids: self.encode_within(&text, false, max_model_len)?,
-                text: Some(text),
-            },
-            Prompt::Chat(chat) => self.tokenize_chat(&chat, max_model_len)?,
+            Prompt::Text(text) => self.tokenize_text(text, limit)?,
+            Prompt::BareText(text) => {
+                RenderedPrompt { token_ids: self.encode_within(&text, false, limit)?, text: Some(text) }
+            }
+            Prompt::Chat(chat) => self.tokenize_chat(&chat, limit)?,
         };
         let vocab_size = self.vocab_size;
         match prompt.token_ids.iter().enumerate().find(|&(_, &id)| id as usize >= vocab_size) {
@@ -104,8 +99,8 @@ impl PromptRenderer {
     }
 
     /// Plain text gets the model's frame. Where the text holds its beginning already, it is not doubled.
-    fn tokenize_text(&self, text: String, max_model_len: usize) -> Result<RenderedPrompt, PromptError> {
-        let mut token_ids = self.encode_within(&text, true, max_model_len)?;
+    fn tokenize_text(&self, text: String, limit: TextLimit) -> Result<RenderedPrompt, PromptError> {
+        let mut token_ids = self.encode_within(&text, true, limit)?;
         if let (Some(bos), [first, second, ..]) = (self.added_bos()?, token_ids.as_slice())
             && (bos, bos) == (*first, *second)
         {
@@ -116,7 +111,7 @@ impl PromptRenderer {
 
     /// A template writes the frame itself. Where it leaves out a beginning that the tokenizer adds to every text, it
     /// is added here.
-    fn tokenize_chat(&self, chat: &ChatPrompt, max_model_len: usize) -> Result<RenderedPrompt, PromptError> {
+    fn tokenize_chat(&self, chat: &ChatPrompt, limit: TextLimit) -> Result<RenderedPrompt, PromptError> {
         let now = SystemTime::now();
         let text = match (&chat.chat_template, &self.template) {
             (Some(source), _) => ChatTemplate::of_request(source, self.tokenizer()?.named_tokens().clone())?
@@ -124,7 +119,7 @@ impl PromptRenderer {
             (None, Some(template)) => template.render(chat, now)?,
             (None, None) => return Err(PromptError::NoTemplate),
         };
-        let mut token_ids = self.encode_within(&text, chat.add_special_tokens, max_model_len)?;
+        let mut token_ids = self.encode_within(&text, chat.add_special_tokens, limit)?;
         if let Some(bos) = self.added_bos()?
             && token_ids.first() != Some(&bos)
         {
@@ -145,9 +140,9 @@ impl PromptRenderer {
         &self,
         text: &str,
         add_special_tokens: bool,
-        max_model_len: usize,
+        limit: TextLimit,
     ) -> Result<Vec<u32>, PromptError> {
-        check_text(text, max_model_len, |piece| Ok(self.encode(piece, false)?.len()))?;
+        limit.check(text, |piece| Ok(self.encode(piece, false)?.len()))?;
         self.encode(text, add_special_tokens)
     }
 

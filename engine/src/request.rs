@@ -73,6 +73,11 @@ pub struct Request {
 }
 
 impl Request {
+    /// Bytes of all that is tokenized for it.
+    pub(crate) fn num_bytes(&self) -> usize {
+        self.prompt.num_bytes() + self.params.bad_words.iter().map(|word| 2 * word.len() + 1).sum::<usize>()
+    }
+
     /// Sequences that it asks for; not checked yet.
     pub(crate) fn num_seqs(&self) -> usize {
         let num = match &self.beam_search {

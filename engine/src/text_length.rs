@@ -12,6 +12,48 @@ const TOKEN_BYTES: usize = 8;
 /// In which bytes at the end of a piece a space is looked for, to cut there.
 const CUT_BYTES: usize = 256;
 
+/// Bytes of a text that is tokenized whole where its tokens need not fit: a MiB, or 16 for each token of the context.
+const WHOLE_BYTES: usize = 1 << 20;
+const BYTES_A_TOKEN: usize = 16;
+
+/// How long a text may be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TextLimit {
+    /// As long as it likes: its author waits for it alone.
+    None,
+    /// Not far longer than a context of so many tokens.
+    Context(usize),
+    /// Of so many bytes.
+    Bytes(usize),
+}
+
+impl TextLimit {
+    /// That of a text whose tokens need not fit into a context of so many tokens: those who count them, or keep the last ones.
+    /// Memory and time of its tokens are some hundred times those of the text.
+    pub(crate) fn beside(max_model_len: usize) -> Self {
+        Self::Bytes(WHOLE_BYTES.max(max_model_len.saturating_mul(BYTES_A_TOKEN)))
+    }
+
+    /// Refuses a text that is too long for sure; tokens of pieces are counted with `count`.
+    ///
+    /// # Errors
+    ///
+    /// [`PromptError::TextTooLong`], [`PromptError::TooManyBytes`]; those of `count`.
+    pub(crate) fn check(
+        self,
+        text: &str,
+        count: impl FnMut(&str) -> Result<usize, PromptError>,
+    ) -> Result<(), PromptError> {
+        match self {
+            Self::Bytes(max_bytes) if text.len() > max_bytes => {
+                Err(PromptError::TooManyBytes { num_bytes: text.len(), max_bytes })
+            }
+            Self::None | Self::Bytes(_) => Ok(()),
+            Self::Context(max_model_len) => check_text(text, max_model_len, count),
+        }
+    }
+}
+
 /// Counts the tokens of a long text piece by piece, with `count`, until it is sure not to fit.
 ///
 /// Where a text is cut it may have a few tokens more than as a whole. So a text is refused here only with more than twice the
@@ -20,7 +62,7 @@ const CUT_BYTES: usize = 256;
 /// # Errors
 ///
 /// [`PromptError::TextTooLong`]; those of `count`.
-pub(crate) fn check_text(
+fn check_text(
     text: &str,
     max_model_len: usize,
     mut count: impl FnMut(&str) -> Result<usize, PromptError>,
@@ -78,6 +120,17 @@ mod tests {
         let fits_not = "wörd ".repeat(2900);
         assert_eq!(check_text(&fits_not, 1000, |_| panic!("it is short")), Ok(()));
         assert_eq!(check_text(&text, usize::MAX, |_| panic!("all fits")), Ok(()));
+    }
+
+    #[test]
+    fn a_text_that_need_not_fit_has_a_bound_of_bytes() {
+        for (max_model_len, max_bytes) in [(8192, 1 << 20), (1 << 17, 2 << 20), (usize::MAX, usize::MAX)] {
+            assert_eq!(TextLimit::beside(max_model_len), TextLimit::Bytes(max_bytes));
+        }
+        let check = |text: &str| TextLimit::Bytes(4).check(text, |_| panic!("nothing is counted"));
+        assert_eq!(check("a bc"), Ok(()));
+        assert_eq!(check("a bcd"), Err(PromptError::TooManyBytes { num_bytes: 5, max_bytes: 4 }));
+        assert_eq!(TextLimit::None.check("a bcd", |_| panic!("nothing is counted")), Ok(()));
     }
 
     #[test]

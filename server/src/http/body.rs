@@ -1,13 +1,15 @@
 //! Bodies of requests: JSON objects, read field by field.
 
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
 use axum::http::{StatusCode, header};
 use serde_json::{Map, Value};
 
+use super::caller::Caller;
+use super::deadline::Deadline;
 use super::error::{ApiError, shortened_name};
 use super::lifecycle;
 use super::service::Service;
@@ -17,7 +19,12 @@ const LAST_BODIES: Duration = Duration::from_millis(200);
 
 /// A body that is a JSON object. Fields are taken out of it; what is left at the end is what nobody knew.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Body(Map<String, Value>);
+pub(crate) struct Body {
+    fields: Map<String, Value>,
+    num_bytes: usize,
+    /// When its last byte came, where it came from a client.
+    came_at: Option<Instant>,
+}
 
 impl Body {
     pub(crate) fn parse(bytes: &[u8]) -> Result<Self, ApiError> {
@@ -32,9 +39,19 @@ impl Body {
                 None => refuse(unread(&error)),
             })?;
         match value {
-            Value::Object(fields) => Ok(Self(fields)),
+            Value::Object(fields) => Ok(Self { fields, num_bytes: bytes.len(), came_at: None }),
             other => Err(refuse(format!("the body is {}: expected a JSON object", kind_of(&other)))),
         }
+    }
+
+    /// Bytes of its text.
+    pub(crate) fn num_bytes(&self) -> usize {
+        self.num_bytes
+    }
+
+    /// The moment from which a client's deadline counts.
+    pub(crate) fn came_at(&self) -> Instant {
+        self.came_at.unwrap_or_else(Instant::now)
     }
 
     /// Takes a switch; `null` counts as absent.
@@ -89,14 +106,14 @@ impl Body {
     pub(crate) fn take_value(&mut self, field: &str) -> Option<Value> {
         #[cfg(test)]
         asked::note(field);
-        self.0.remove(field).filter(|value| !value.is_null())
+        self.fields.remove(field).filter(|value| !value.is_null())
     }
 
     /// A field that stays; `null` counts as absent.
     pub(crate) fn peek(&self, field: &str) -> Option<&Value> {
         #[cfg(test)]
         asked::note(field);
-        self.0.get(field).filter(|value| !value.is_null())
+        self.fields.get(field).filter(|value| !value.is_null())
     }
 
     /// Takes those of `fields` that are there.
@@ -109,7 +126,7 @@ impl Body {
 
     /// The names of what is left; fields that are `null` say nothing.
     pub(crate) fn rest(&self) -> Vec<&str> {
-        self.0.iter().filter(|(_, value)| !value.is_null()).map(|(name, _)| name.as_str()).collect()
+        self.fields.iter().filter(|(_, value)| !value.is_null()).map(|(name, _)| name.as_str()).collect()
     }
 }
 
@@ -120,6 +137,7 @@ impl FromRequest<Arc<Service>> for Body {
         check_content_type(&request)?;
         check_encoding(&request)?;
         check_length(&request, service.settings.max_body_bytes)?;
+        let caller = Caller::of_headers(request.headers());
         let timeout = service.settings.body_timeout;
         let read = tokio::select! {
             biased;
@@ -130,7 +148,14 @@ impl FromRequest<Arc<Service>> for Body {
             let message = format!("the body has not come within {} s", timeout.as_secs());
             ApiError::new(StatusCode::REQUEST_TIMEOUT, message)
         })?;
-        Self::parse(&bytes.map_err(|rejected| unreadable(rejected.status(), rejected.body_text()))?)
+        let bytes = bytes.map_err(|rejected| unreadable(rejected.status(), rejected.body_text()))?;
+        let came_at = Instant::now();
+        // A deadline that is none is refused by those who answer.
+        let deadline = Deadline::of(&caller, came_at).unwrap_or_default();
+        let num_bytes = bytes.len();
+        let parsed = service.body_work.run(num_bytes, move || Self::parse(&bytes));
+        let body = deadline.within(parsed).await?;
+        Ok(Self { came_at: Some(came_at), ..body })
     }
 }
 

@@ -29,6 +29,16 @@ pub(crate) struct Caller {
 const MAX_TIMEOUT_S: f64 = 1e9;
 
 impl Caller {
+    /// What headers alone say.
+    pub(crate) fn of_headers(headers: &HeaderMap) -> Self {
+        Self {
+            request_id: text(headers, "x-request-id"),
+            is_strict: headers.get("x-quire-strict").is_some_and(|value| value == "1"),
+            timeout: all_text(headers, "x-request-timeout"),
+            ..Self::default()
+        }
+    }
+
     /// How long the request may take, in the queue too.
     pub(crate) fn timeout(&self) -> Result<Option<Duration>, ApiError> {
         let Some(given) = &self.timeout else { return Ok(None) };
@@ -49,10 +59,8 @@ impl<S: Sync> FromRequestParts<S> for Caller {
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Infallible> {
         Ok(Self {
             key: parts.extensions.get().copied().unwrap_or_default(),
-            request_id: text(&parts.headers, "x-request-id"),
-            is_strict: parts.headers.get("x-quire-strict").is_some_and(|value| value == "1"),
-            timeout: all_text(&parts.headers, "x-request-timeout"),
             connection: parts.extensions.get().cloned(),
+            ..Self::of_headers(&parts.headers)
         })
     }
 }

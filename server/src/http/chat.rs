@@ -7,7 +7,7 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use quire_engine::chat::{AnswerTokens, ChatDelta, ChatOutput, ChatParser, ReasoningPlace};
 use quire_engine::{
-    CompletionOutput, Delta, Prompt, RequestOutput, SamplingParams, StopReason, TokenLogprobs,
+    CompletionOutput, Delta, Prompt, Request, RequestOutput, SamplingParams, StopReason, TokenLogprobs,
 };
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -17,6 +17,7 @@ use super::beams::{AskedSearch, BeamFields};
 use super::body::Body;
 use super::caller::Caller;
 use super::chunks::{ChoiceWriter, ChunkSink, Chunks};
+use super::deadline::Deadline;
 use super::error::ApiError;
 use super::field_names::FieldNames;
 use super::logprobs::{ChatLogprobs, TokenForm};
@@ -30,19 +31,19 @@ use super::{common, conversation, events, request_id, sampling};
 pub(crate) async fn chat_completions(
     State(service): State<Arc<Service>>,
     caller: Caller,
-    mut body: Body,
+    body: Body,
 ) -> Result<Response, ApiError> {
-    let asked = Asked::take(&service, &caller, &mut body)?;
-    service.pass_over(&[body.rest(), asked.search.without_effect.clone()].concat(), &caller)?;
-    let mut requests = common::requests(
+    let deadline = Deadline::of(&caller, body.came_at())?;
+    let asked = Asked::read(&service, &caller, deadline, body).await?;
+    let requests = common::requests(
         &asked.head.id,
         vec![asked.prompt],
         &asked.params,
         &asked.common,
         service.tenant(&caller),
     );
-    requests.iter_mut().for_each(|request| request.beam_search.clone_from(&asked.search.beams));
-    let prepared = service.prepare(&caller, requests, asked.max_tokens).await;
+    let requests = requests.map(|request| Request { beam_search: asked.search.beams.clone(), ..request });
+    let prepared = service.prepare((&caller, deadline), requests, asked.max_tokens).await;
     let prepared = prepared.map_err(|error| asked.names.translate(error))?;
     let names = asked.names;
     let reading = match prepared.requests.first().filter(|_| asked.reading.asks_for_prompt()) {
@@ -99,8 +100,25 @@ pub(crate) struct Asked {
 }
 
 impl Asked {
-    pub(crate) fn take(service: &Service, caller: &Caller, body: &mut Body) -> Result<Self, ApiError> {
+    /// Takes all that a chat may say out of a body, and passes over the rest.
+    pub(crate) async fn read(
+        service: &Arc<Service>,
+        caller: &Caller,
+        deadline: Deadline,
+        body: Body,
+    ) -> Result<Self, ApiError> {
+        let caller = caller.clone();
+        let take = move |service: &Service, body: &mut Body| {
+            let asked = Self::take(service, &caller, body)?;
+            service.pass_over(&[body.rest(), asked.search.without_effect.clone()].concat(), &caller)?;
+            Ok(asked)
+        };
+        service.read(deadline, body, take).await
+    }
+
+    fn take(service: &Service, caller: &Caller, body: &mut Body) -> Result<Self, ApiError> {
         let model = service.model_name(body.take_text("model")?)?;
+        service.settings.reading.check(body)?;
         let (chat, tools) = conversation::take(body)?;
         let streaming = streaming::take(body, service.settings.includes_usage)?;
         let max_tokens = body.peek_count("max_completion_tokens").or_else(|| body.peek_count("max_tokens"));

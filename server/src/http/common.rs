@@ -65,16 +65,16 @@ impl CommonFields {
     }
 }
 
-/// Requests of the engine, one a prompt, named after the client's request.
+/// Requests of the engine, one a prompt, named after the client's request: made one by one, since their parameters may be large.
 pub(crate) fn requests(
     id: &str,
     prompts: Vec<Prompt>,
     params: &SamplingParams,
     common: &CommonFields,
     tenant: Option<String>,
-) -> Vec<Request> {
+) -> impl ExactSizeIterator<Item = Request> + Send {
     let is_alone = prompts.len() == 1;
-    let request = |(place, prompt)| Request {
+    let request = move |(place, prompt)| Request {
         id: RequestId::new(if is_alone { id.to_owned() } else { format!("{id}-{place}") }),
         prompt,
         // Chunks are written from pieces, whatever the client asks for.
@@ -85,7 +85,7 @@ pub(crate) fn requests(
         priority: common.priority,
         cache_salt: common.cache_salt.clone(),
     };
-    prompts.into_iter().enumerate().map(request).collect()
+    prompts.into_iter().enumerate().map(request)
 }
 
 /// `prompt_logprobs` as vLLM has them: for each token but the first, an object from token id to log-probability.

@@ -7,8 +7,8 @@ use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use futures_util::future::{join_all, try_join_all};
 use quire_engine::{
-    CompletionOutput, Delta, FinishReason, Prompt, RequestOutput, RequestStream, SamplingParams, StopReason,
-    TokenLogprobs,
+    CompletionOutput, Delta, FinishReason, Prompt, Request, RequestOutput, RequestStream, SamplingParams,
+    StopReason, TokenLogprobs,
 };
 use serde::Serialize;
 use serde_json::{Map, Value};
@@ -18,6 +18,7 @@ use super::beams::{AskedSearch, BeamFields};
 use super::body::Body;
 use super::caller::Caller;
 use super::chunks::{ChoiceWriter, ChunkSink, Chunks};
+use super::deadline::Deadline;
 use super::echo::{self, Echo};
 use super::error::ApiError;
 use super::field_names::FieldNames;
@@ -30,10 +31,10 @@ use super::{common, events, prompts, request_id, sampling};
 pub(crate) async fn completions(
     State(service): State<Arc<Service>>,
     caller: Caller,
-    mut body: Body,
+    body: Body,
 ) -> Result<Response, ApiError> {
-    let asked = Asked::take(&service, &caller, &mut body)?;
-    service.pass_over(&[body.rest(), asked.search.without_effect.clone()].concat(), &caller)?;
+    let deadline = Deadline::of(&caller, body.came_at())?;
+    let asked = Asked::read(&service, &caller, deadline, body).await?;
     let mut form = Form {
         num_outputs: asked.params.n as usize,
         token_form: asked.token_form,
@@ -46,13 +47,14 @@ pub(crate) async fn completions(
     let echoed = if asked.echo { asked.prompts.clone() } else { Vec::new() };
     let id = &asked.head.id;
     let tenant = service.tenant(&caller);
-    let mut requests = common::requests(id, asked.prompts, &asked.params, &asked.common, tenant);
-    for request in &mut requests {
-        request.prompt_alone = asked.is_prompt_alone;
-        request.beam_search.clone_from(&asked.search.beams);
-    }
+    let requests = common::requests(id, asked.prompts, &asked.params, &asked.common, tenant);
+    let requests = requests.map(|request| Request {
+        prompt_alone: asked.is_prompt_alone,
+        beam_search: asked.search.beams.clone(),
+        ..request
+    });
     let names = asked.names;
-    let prepared = service.prepare(&caller, requests, asked.max_tokens).await;
+    let prepared = service.prepare((&caller, deadline), requests, asked.max_tokens).await;
     let prepared = prepared.map_err(|error| names.translate(error))?;
     let echoes = echoed
         .into_iter()
@@ -96,6 +98,22 @@ struct Asked {
 }
 
 impl Asked {
+    /// Takes all that a completion may say out of a body, and passes over the rest.
+    async fn read(
+        service: &Arc<Service>,
+        caller: &Caller,
+        deadline: Deadline,
+        body: Body,
+    ) -> Result<Self, ApiError> {
+        let caller = caller.clone();
+        let take = move |service: &Service, body: &mut Body| {
+            let asked = Self::take(service, &caller, body)?;
+            service.pass_over(&[body.rest(), asked.search.without_effect.clone()].concat(), &caller)?;
+            Ok(asked)
+        };
+        service.read(deadline, body, take).await
+    }
+
     fn take(service: &Service, caller: &Caller, body: &mut Body) -> Result<Self, ApiError> {
         let model = service.model_name(body.take_text("model")?)?;
         let prompts = prompts::take(body)?;

@@ -8,7 +8,7 @@ use super::caller::Caller;
 use super::error::ApiError;
 
 /// What a client wrote in `X-Request-Timeout`, from the moment its request was read; or nothing.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Deadline(Option<(Instant, Duration)>);
 
 impl Deadline {

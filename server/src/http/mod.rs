@@ -10,6 +10,7 @@ mod api;
 mod auth;
 mod beams;
 mod body;
+mod body_work;
 mod caller;
 mod chat;
 mod chunks;

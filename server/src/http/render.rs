@@ -1,7 +1,6 @@
 //! `POST /v1/chat/completions/render`: what a chat would be to the model. Nothing is generated.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use axum::Json;
 use axum::extract::State;
@@ -20,11 +19,10 @@ use super::service::{Service, num_tokens};
 pub(crate) async fn render(
     State(service): State<Arc<Service>>,
     caller: Caller,
-    mut body: Body,
+    body: Body,
 ) -> Result<Json<Value>, ApiError> {
-    let deadline = Deadline::of(&caller, Instant::now())?;
-    let asked = Asked::take(&service, &caller, &mut body)?;
-    service.pass_over(&[body.rest(), asked.search.without_effect].concat(), &caller)?;
+    let deadline = Deadline::of(&caller, body.came_at())?;
+    let asked = Asked::read(&service, &caller, deadline, body).await?;
     let request = Request { beam_search: asked.search.beams, ..Request::new(asked.prompt, asked.params) };
     let checked = deadline.within(service.check(request, asked.max_tokens)).await;
     let request = checked.map_err(|error| asked.names.translate(error))?;

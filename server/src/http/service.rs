@@ -10,6 +10,8 @@ use futures_util::TryFutureExt;
 use parking_lot::Mutex;
 use quire_engine::{EngineClient, PreparedRequest, Prompt, Request, RequestStream};
 
+use super::body::Body;
+use super::body_work::BodyWork;
 use super::caller::Caller;
 use super::connection::Connection;
 use super::deadline::Deadline;
@@ -35,6 +37,7 @@ pub(crate) struct Service {
     pub(crate) responses: ResponseCounts,
     pub(crate) write_times: WriteTimes,
     pub(crate) stream_writer: StreamWriter,
+    pub(crate) body_work: BodyWork,
     keys: KeyUse,
     /// Fields without effect that were warned of already.
     warned: Mutex<BTreeSet<String>>,
@@ -137,6 +140,7 @@ impl Service {
             responses: ResponseCounts::default(),
             write_times: WriteTimes::default(),
             stream_writer: StreamWriter::start()?,
+            body_work: BodyWork::default(),
             keys,
             warned: Mutex::default(),
         })
@@ -157,6 +161,22 @@ impl Service {
                 })
             }
         }
+    }
+
+    /// What `take` makes of a body, to the deadline at most: a large one holds up nobody else.
+    ///
+    /// # Errors
+    ///
+    /// Those of `take`; [`Deadline::too_late`].
+    pub(crate) async fn read<T: Send + 'static>(
+        self: &Arc<Self>,
+        deadline: Deadline,
+        mut body: Body,
+        take: impl FnOnce(&Self, &mut Body) -> Result<T, ApiError> + Send + 'static,
+    ) -> Result<T, ApiError> {
+        let (service, num_bytes) = (Arc::clone(self), body.num_bytes());
+        let take = move || take(&service, &mut body);
+        deadline.within(self.body_work.run(num_bytes, take)).await
     }
 
     /// Deals with fields that have no effect: refused for a strict client, else warned of once.
@@ -190,17 +210,16 @@ impl Service {
         self.settings.keys_are_tenants.then(|| format!("key-{}", caller.key.0))
     }
 
-    /// Checks all requests, and queues none. `max_tokens` is what the client wrote itself, if it did.
+    /// Checks all requests, and queues none. `max_tokens` is what the client wrote itself, if it did. Each is made once those
+    /// before it were found right.
     pub(crate) async fn prepare(
         &self,
-        caller: &Caller,
-        requests: Vec<Request>,
+        (caller, deadline): (&Caller, Deadline),
+        requests: impl ExactSizeIterator<Item = Request> + Send,
         max_tokens: Option<u64>,
     ) -> Result<PreparedAnswer, ApiError> {
-        let now = Instant::now();
-        let deadline = Deadline::of(caller, now)?;
         let open = self.lifecycle.open()?;
-        let key = self.keys.open(caller.key, now)?;
+        let key = self.keys.open(caller.key, Instant::now())?;
         let open = OpenAnswer { open, key, deadline, connection: caller.connection.clone() };
         let num_requests = requests.len();
         let mut prepared = Vec::with_capacity(num_requests);

@@ -1,17 +1,19 @@
 //! `POST /tokenize` and `POST /detokenize`.
 
 use std::sync::Arc;
-use std::time::Instant;
 
 use axum::Json;
 use axum::extract::State;
+use futures_util::TryFutureExt;
 use quire_engine::{Prompt, Request, SamplingParams};
+use serde::Serialize;
 use serde_json::{Value, json};
 
 use super::body::Body;
 use super::caller::Caller;
 use super::deadline::Deadline;
 use super::error::ApiError;
+use super::field_names::FieldNames;
 use super::service::Service;
 use super::{conversation, prompts, sampling};
 
@@ -19,32 +21,63 @@ use super::{conversation, prompts, sampling};
 pub(crate) async fn tokenize(
     State(service): State<Arc<Service>>,
     caller: Caller,
-    mut body: Body,
-) -> Result<Json<Value>, ApiError> {
-    let deadline = Deadline::of(&caller, Instant::now())?;
-    service.model_name(body.take_text("model")?)?;
-    let prompt = take_prompt(&mut body)?;
+    body: Body,
+) -> Result<Json<Tokens>, ApiError> {
+    let deadline = Deadline::of(&caller, body.came_at())?;
+    let take = move |service: &Service, body: &mut Body| Asked::take(service, &caller, body);
+    let Asked { prompt, params, truncation, has_strs } = service.read(deadline, body, take).await?;
     let is_chat = matches!(prompt, Prompt::Chat(_));
     let max_model_len = service.engine.model().max_model_len;
-    let truncation = take_truncation(&mut body)?;
-    let has_strs = body.take_bool("return_token_strs")?.unwrap_or(false);
-    let params = check_params(&service, &body, is_chat).await?;
+    let params = deadline.within(checked(&service, params)).await?;
     let kept = match truncation {
         Some(Truncation::Kept(kept)) => kept,
         Some(Truncation::ToContext) => max_model_len.saturating_sub(params.room_within(max_model_len)),
         None => usize::MAX,
     };
-    service.pass_over(&body.rest(), &caller)?;
-    let tokens = deadline.within(service.engine.tokenize(prompt)).await.map_err(|error| {
+    let mut tokens = deadline.within(service.engine.tokenize(prompt)).await.map_err(|error| {
         let is_of_chat = is_chat && error.param.as_deref() == Some("prompt");
         if is_of_chat { ApiError { param: Some("messages".to_owned()), ..error } } else { error }
     })?;
-    let tokens = &tokens[tokens.len().saturating_sub(kept)..];
-    let mut answer = json!({ "count": tokens.len(), "max_model_len": max_model_len, "tokens": tokens });
-    if has_strs {
-        answer["token_strs"] = service.engine.token_strs(tokens.to_vec()).await?.into();
+    tokens.drain(..tokens.len().saturating_sub(kept));
+    let token_strs = match has_strs {
+        true => Some(deadline.within(service.engine.token_strs(tokens.clone())).await?),
+        false => None,
+    };
+    Ok(Json(Tokens { count: tokens.len(), max_model_len, tokens, token_strs }))
+}
+
+/// An answer, written without a value a token.
+#[derive(Debug, Serialize)]
+pub(crate) struct Tokens {
+    count: usize,
+    max_model_len: usize,
+    tokens: Vec<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    token_strs: Option<Vec<String>>,
+}
+
+/// What a request asks for.
+struct Asked {
+    prompt: Prompt,
+    /// What it would be continued with, where it says anything of that.
+    params: Params,
+    truncation: Option<Truncation>,
+    has_strs: bool,
+}
+
+/// Parameters, with their names in the body where they are still to be checked.
+type Params = (SamplingParams, Option<FieldNames>);
+
+impl Asked {
+    fn take(service: &Service, caller: &Caller, body: &mut Body) -> Result<Self, ApiError> {
+        service.model_name(body.take_text("model")?)?;
+        let prompt = take_prompt(body)?;
+        let truncation = take_truncation(body)?;
+        let has_strs = body.take_bool("return_token_strs")?.unwrap_or(false);
+        let params = take_params(service, body, matches!(prompt, Prompt::Chat(_)))?;
+        service.pass_over(&body.rest(), caller)?;
+        Ok(Self { prompt, params, truncation, has_strs })
     }
-    Ok(Json(answer))
 }
 
 fn take_prompt(body: &mut Body) -> Result<Prompt, ApiError> {
@@ -66,18 +99,25 @@ fn take_prompt(body: &mut Body) -> Result<Prompt, ApiError> {
 
 /// The body of a chat, or of a completion, may come here as it is: what the other route would refuse is refused. Of its parameters
 /// only the length of the output says something of the prompt.
-async fn check_params(service: &Service, body: &Body, is_chat: bool) -> Result<SamplingParams, ApiError> {
+fn take_params(service: &Service, body: &Body, is_chat: bool) -> Result<Params, ApiError> {
     let (mut rest, defaults) = (body.clone(), &service.engine.model().default_params);
     if rest.rest().is_empty() {
-        return Ok(if is_chat { sampling::chat_defaults(defaults) } else { defaults.clone() });
+        let params = if is_chat { sampling::chat_defaults(defaults) } else { defaults.clone() };
+        return Ok((params, None));
     }
     let (params, names) = match is_chat {
         true => sampling::of_chat(&mut rest, defaults)?,
         false => sampling::of_completion(&mut rest, defaults)?,
     };
-    // Which prompt it is does not matter.
-    let checked = service.engine.check(Request::new(vec![0], params.clone())).await;
-    checked.map_err(|error| names.translate(error.into()))?;
+    Ok((params, Some(names)))
+}
+
+async fn checked(service: &Service, (params, names): Params) -> Result<SamplingParams, ApiError> {
+    if let Some(names) = names {
+        // Which prompt it is does not matter.
+        let checked = service.engine.check(Request::new(vec![0], params.clone())).await;
+        checked.map_err(|error| names.translate(error.into()))?;
+    }
     Ok(params)
 }
 
@@ -105,16 +145,20 @@ fn take_truncation(body: &mut Body) -> Result<Option<Truncation>, ApiError> {
 pub(crate) async fn detokenize(
     State(service): State<Arc<Service>>,
     caller: Caller,
-    mut body: Body,
+    body: Body,
 ) -> Result<Json<Value>, ApiError> {
-    service.model_name(body.take_text("model")?)?;
-    let tokens = match body.take_value("tokens") {
-        Some(Value::Array(tokens)) => tokens,
-        _ => return Err(ApiError::bad_field("tokens", "tokens: expected a list of token ids")),
+    let deadline = Deadline::of(&caller, body.came_at())?;
+    let take = move |service: &Service, body: &mut Body| {
+        service.model_name(body.take_text("model")?)?;
+        let tokens = match body.take_value("tokens") {
+            Some(Value::Array(tokens)) => tokens,
+            _ => return Err(ApiError::bad_field("tokens", "tokens: expected a list of token ids")),
+        };
+        service.pass_over(&body.rest(), &caller)?;
+        prompts::token_ids("tokens", "tokens", &tokens)
     };
-    service.pass_over(&body.rest(), &caller)?;
-    let tokens = prompts::token_ids("tokens", "tokens", &tokens)?;
-    let text = service.engine.detokenize(tokens).await;
-    let text = text.map_err(|error| ApiError { param: Some("tokens".to_owned()), ..error.into() })?;
+    let tokens = service.read(deadline, body, take).await?;
+    let named = |error: quire_engine::Error| ApiError { param: Some("tokens".to_owned()), ..error.into() };
+    let text = deadline.within(service.engine.detokenize(tokens).map_err(named)).await?;
     Ok(Json(json!({ "prompt": text })))
 }

@@ -20,6 +20,20 @@ pub(crate) struct ReadingSettings {
     pub(crate) reasoning_format: Option<ReasoningFormat>,
 }
 
+impl ReadingSettings {
+    /// Refuses early what nobody here reads: a long list of tools need not be read for that.
+    pub(crate) fn check(&self, body: &Body) -> Result<(), ApiError> {
+        let has_tools = body.peek("tools").and_then(Value::as_array).is_some_and(|tools| !tools.is_empty());
+        let is_auto = body.peek("tool_choice").is_none_or(|choice| choice == "auto");
+        if has_tools && is_auto && self.tool_format.is_none() {
+            let message =
+                "tool_choice auto needs a server with --enable-auto-tool-choice and --tool-call-parser";
+            return Err(ApiError::bad_field("tool_choice", message));
+        }
+        Ok(())
+    }
+}
+
 /// What a request says of tools.
 #[derive(Clone, Debug)]
 pub(crate) struct AskedTools {
@@ -74,11 +88,6 @@ impl Reading {
     ) -> Result<Self, ApiError> {
         let schema = asked.schema();
         let AskedTools { tools, choice, .. } = asked;
-        if choice == ToolChoice::Auto && !tools.is_empty() && settings.tool_format.is_none() {
-            let message =
-                "tool_choice auto needs a server with --enable-auto-tool-choice and --tool-call-parser";
-            return Err(ApiError::bad_field("tool_choice", message));
-        }
         if let Some(schema) = schema? {
             if params.structured_outputs.is_some() {
                 let message = "tool_choice and a form for the output exclude each other";
@@ -138,6 +147,7 @@ mod tests {
     fn take(body: Value, settings: ReadingSettings) -> Result<(ChatPrompt, SamplingParams), ApiError> {
         let (mut chat, mut params) = (ChatPrompt::new(Vec::new()), SamplingParams::default());
         let mut body = Body::parse(body.to_string().as_bytes()).expect("an object");
+        settings.check(&body)?;
         let tools = AskedTools::take(&mut body, &mut chat)?;
         Reading::of(tools, settings, (&mut params, &mut FieldNames::default()))?;
         assert!(body.rest().is_empty());

@@ -283,6 +283,22 @@ async fn a_search_gives_its_best_messages_at_once() {
 }
 
 #[tokio::test]
+async fn tools_are_at_most_so_many() {
+    let rig = Rig::new();
+    let tool = |name: usize| json!({"type": "function", "function": {"name": format!("f{name}")}});
+    let tools: Value = (0..20_000).map(tool).collect();
+    for (choice, field, said) in [
+        (json!("none"), "tools", "tools: 20000 tools: expected at most 1024"),
+        (json!("auto"), "tool_choice", "tool_choice auto needs a server"),
+    ] {
+        let body = json!({"messages": hello(), "tools": tools, "tool_choice": choice});
+        let (status, body) = rig.post(PATH, body).await;
+        assert_eq!((status, &body["error"]["param"]), (StatusCode::BAD_REQUEST, &json!(field)), "{body}");
+        assert!(body["error"]["message"].as_str().is_some_and(|message| message.starts_with(said)), "{body}");
+    }
+}
+
+#[tokio::test]
 async fn tools_need_a_server_that_reads_calls() {
     let rig = Rig::new();
     let (status, body) = rig.post(PATH, json!({"messages": hello(), "tools": tools()})).await;

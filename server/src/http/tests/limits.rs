@@ -44,7 +44,7 @@ async fn br_10_as_many_may_come_at_once_as_run_and_wait() {
 #[tokio::test]
 async fn a_deadline_holds_while_a_prompt_is_read() {
     let rig = Rig::new();
-    let text = "ab cd ".repeat(700_000);
+    let text = "ab cd ".repeat(170_000);
     for (path, body) in
         [(PATH, json!({"prompt": text, "truncate_prompt_tokens": 8})), ("/tokenize", json!({"prompt": text}))]
     {
@@ -54,6 +54,33 @@ async fn a_deadline_holds_while_a_prompt_is_read() {
         assert_eq!(status, StatusCode::REQUEST_TIMEOUT, "{path} {body}");
     }
     rig.check_alive().await;
+}
+
+#[tokio::test]
+async fn a_deadline_holds_while_a_body_is_read() {
+    let rig = Rig::new();
+    let mut request = post("/detokenize", json!({"tokens": vec![1; 1 << 20]}).to_string());
+    request.headers_mut().insert("x-request-timeout", "0.001".parse().expect("a value"));
+    let (status, body) = read(rig.send(request).await).await;
+    assert_eq!(status, StatusCode::REQUEST_TIMEOUT, "{body}");
+    rig.check_alive().await;
+}
+
+#[tokio::test]
+async fn texts_of_which_all_tokens_are_counted_have_a_bound() {
+    let rig = Rig::new();
+    let text = "ab cd ".repeat(180_000);
+    for (path, body) in
+        [(PATH, json!({"prompt": text, "truncate_prompt_tokens": 8})), ("/tokenize", json!({"prompt": text}))]
+    {
+        let (status, body) = rig.post(path, body).await;
+        let message = body["error"]["message"].as_str().expect("an error");
+        assert_eq!(status, StatusCode::BAD_REQUEST, "{message}");
+        assert_eq!(
+            message,
+            "the text has 1080000 bytes: expected at most 1048576, of which all tokens are counted"
+        );
+    }
 }
 
 #[tokio::test]
