@@ -1,14 +1,18 @@
 //! How a server ends, and what it says on connections that end.
 
-use std::time::Duration;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use quire_engine::{EngineOptions, FinishReason};
 use serde_json::{Value, json};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
+use tokio::runtime::Runtime;
+use tower::ServiceExt;
 
 use super::connections::{ENDLESS, Served};
-use super::rig::{Parts, Rig};
+use super::rig::{Parts, Rig, post};
+use crate::http::server;
 
 /// All that comes.
 async fn read(mut client: TcpStream) -> String {
@@ -44,6 +48,24 @@ async fn at_the_end_of_their_time_requests_are_told() {
     }
     served.rig.idle().await;
     assert_eq!(served.rig.service.engine.stats().num_finished[&FinishReason::Abort], 4);
+}
+
+#[test]
+fn an_end_does_not_wait_for_the_device() {
+    let runtime = Runtime::new().expect("threads");
+    let rig = Rig::new();
+    rig.control.hold_from(2);
+    let (router, engine) = (rig.router(), Arc::clone(&rig.service.engine));
+    let mut request = post("/v1/completions", json!({"prompt": "ab"}).to_string());
+    request.headers_mut().insert("host", "x".parse().expect("a value"));
+    runtime.spawn(router.oneshot(request));
+    runtime.block_on(rig.until(|stats| stats.num_running == 1));
+    let control = rig.control.clone();
+    let started = Instant::now();
+    drop(rig);
+    server::leave(runtime, engine, false);
+    assert!(started.elapsed() < Duration::from_secs(2), "{:?}", started.elapsed());
+    control.go_on();
 }
 
 #[tokio::test]
