@@ -27,6 +27,8 @@ pub(crate) fn expand(words: Vec<OsString>, cli: &Command) -> Result<Vec<OsString
     if !flags(command).any(|flag| flag == "config") {
         return Ok(words);
     }
+    let of_all = cli.get_arguments().filter(|arg| arg.is_global_set()).cloned();
+    let command = &command.clone().args(of_all);
     let has_model = words.get(2).and_then(|word| word.to_str()).is_some_and(|word| !word.starts_with('-'));
     let (head, rest) = words.split_at(2);
     let of_file = File { path: &path, command, has_model, rest }.words()?;
@@ -156,7 +158,8 @@ mod tests {
             .arg(Arg::new("block_size").long("block-size"))
             .arg(Arg::new("cert").long("cert").requires("key"))
             .args(["strict", "prefix", "no-prefix"].map(switch));
-        Command::new("quire").subcommand(serve).subcommand(Command::new("chat"))
+        let of_all = Arg::new("log_level").long("log-level").visible_alias("log").global(true);
+        Command::new("quire").arg(of_all).subcommand(serve).subcommand(Command::new("chat"))
     }
 
     fn expanded(yaml: &str, line: &str) -> Result<Vec<String>, String> {
@@ -181,8 +184,8 @@ mod tests {
         let expected =
             ["serve", "--strict", "--no-prefix", "--api-key=a", "--api-key=b", "mine", "--port", "90"];
         assert_eq!(words, expected);
-        let words = expanded("model: other", "serve --config=FILE").expect("a flag");
-        assert_eq!(words, ["serve", "--model=other"]);
+        let words = expanded("model: other\nlog_level: debug", "serve --config=FILE").expect("flags");
+        assert_eq!(words, ["serve", "--model=other", "--log-level=debug"], "those of all commands too");
     }
 
     #[test]
