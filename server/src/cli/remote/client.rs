@@ -175,9 +175,12 @@ mod tests {
         let folder = tempfile::tempdir().expect("a folder");
         let file = |name| folder.path().join(name);
         let files = CertificateFiles { certificates: file("cert.pem"), key: file("key.pem") };
-        let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("made");
-        std::fs::write(&files.certificates, made.cert.pem()).expect("written");
-        std::fs::write(&files.key, made.signing_key.serialize_pem()).expect("written");
+        // As openssl makes them: an authority's, that signs for itself.
+        let mut params = rcgen::CertificateParams::new(["localhost".to_owned()]).expect("a name");
+        params.is_ca = rcgen::IsCa::Ca(rcgen::BasicConstraints::Unconstrained);
+        let key = rcgen::KeyPair::generate().expect("made");
+        std::fs::write(&files.certificates, params.self_signed(&key).expect("made").pem()).expect("written");
+        std::fs::write(&files.key, key.serialize_pem()).expect("written");
         let (acceptor, _) = tls::acceptor(files.clone()).expect("both are good");
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let port = listener.local_addr().expect("bound").port();
@@ -194,6 +197,10 @@ mod tests {
         let client = Client::new(url.clone(), None, trust(Some(&files.certificates)));
         let (response, _) = client.send("GET", "/", Bytes::new()).await.expect("an answer");
         assert_eq!(read(response).await, Ok(Value::from(1)));
+        let elsewhere = format!("https://127.0.0.1:{port}").parse().expect("an address");
+        let other_name = Client::new(elsewhere, None, trust(Some(&files.certificates)));
+        let error = other_name.send("GET", "/", Bytes::new()).await.expect_err("not its name").to_string();
+        assert!(error.contains("not valid for name"), "{error}");
         let stranger = Client::new(url, None, trust(None));
         let error = stranger.send("GET", "/", Bytes::new()).await.expect_err("nobody knows it").to_string();
         assert!(error.contains("certificate"), "{error}");

@@ -2,6 +2,7 @@
 
 mod client;
 mod events;
+mod known_server;
 mod site;
 mod trust;
 mod url;

@@ -3,6 +3,7 @@
 use std::path::Path;
 use std::sync::Arc;
 
+use rustls::client::WebPkiServerVerifier;
 use rustls::crypto::ring;
 use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, RootCertStore};
@@ -12,6 +13,7 @@ use tokio_rustls::client::TlsStream;
 
 use super::ClientError;
 use super::client::connection_error;
+use super::known_server::KnownServers;
 use crate::http::{CertificateError, tls};
 
 /// Secures connections to servers whose certificates lead to those that are trusted.
@@ -31,23 +33,26 @@ impl Trust {
     ///
     /// What is wrong with the file.
     pub(crate) fn new(cacert: Option<&Path>) -> Result<Self, CertificateError> {
-        let mut roots = RootCertStore::empty();
+        let (mut roots, mut known) = (RootCertStore::empty(), Vec::new());
         match cacert {
             Some(path) => {
-                for certificate in tls::certificates_of(path)? {
-                    let refuse = |error: rustls::Error| CertificateError {
-                        path: path.to_owned(),
-                        reason: error.to_string(),
-                    };
-                    roots.add(certificate).map_err(refuse)?;
+                known = tls::certificates_of(path)?;
+                let refuse = |reason: String| CertificateError { path: path.to_owned(), reason };
+                for certificate in &known {
+                    roots.add(certificate.clone()).map_err(|error| refuse(error.to_string()))?;
                 }
             }
             None => roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned()),
         }
-        let config = ClientConfig::builder_with_provider(Arc::new(ring::default_provider()))
+        let provider = Arc::new(ring::default_provider());
+        let authorities = WebPkiServerVerifier::builder_with_provider(Arc::new(roots), Arc::clone(&provider))
+            .build()
+            .expect("there is an authority");
+        let config = ClientConfig::builder_with_provider(provider)
             .with_safe_default_protocol_versions()
             .expect("the provider has the default versions")
-            .with_root_certificates(roots)
+            .dangerous()
+            .with_custom_certificate_verifier(Arc::new(KnownServers { known, authorities }))
             .with_no_client_auth();
         Ok(Self(TlsConnector::from(Arc::new(config))))
     }
