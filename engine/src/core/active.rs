@@ -35,6 +35,8 @@ pub(super) struct ActiveRequest {
     pub(super) prompt_alone: bool,
     /// The form of its outputs.
     grammar: Option<Grammar>,
+    /// Whether what its sequences may choose hangs on their last tokens: asked for each row of each step.
+    pub(super) is_gated: bool,
     sampling: RowSampling,
     prompt: Option<String>,
     prompt_token_ids: Vec<u32>,
@@ -101,6 +103,7 @@ impl ActiveRequest {
         Self {
             prompt_logprobs: params.prompt_logprobs().map(|_| vec![None; num_prompt_tokens]),
             prompt_is_told: params.prompt_logprobs().is_none(),
+            is_gated: !params.bad_sequences().is_empty(),
             id: new.id,
             key: new.key,
             num_prompt_tokens: new.num_prompt_tokens,
@@ -195,11 +198,7 @@ impl ActiveRequest {
     pub(super) fn set_grammar(&mut self, grammar: Grammar) {
         self.branches.iter_mut().for_each(|branch| branch.set_grammar(grammar.start()));
         self.grammar = Some(grammar);
-    }
-
-    /// Whether what its sequences may choose hangs on their last tokens.
-    pub(super) fn is_gated(&self) -> bool {
-        self.grammar.is_some() || !self.params.bad_sequences().is_empty()
+        self.is_gated = true;
     }
 
     /// What a sequence may choose after `output`; `None` is everything.
@@ -250,6 +249,11 @@ impl ActiveRequest {
     /// Time between the last two tokens of a sequence.
     pub(super) fn last_gap(&self, seq: SeqId) -> Option<Duration> {
         self.branches.get(seq)?.last_gap()
+    }
+
+    /// Whether other sequences may have to be made of one that has just got a token.
+    pub(super) fn grows(&self) -> bool {
+        self.unforked.is_some() || self.beams.is_some()
     }
 
     /// The sequences that it has not got yet, and will not get.

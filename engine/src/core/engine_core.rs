@@ -329,9 +329,9 @@ impl EngineCore {
         }
     }
 
-    /// Counts tokens that were taken over.
-    pub(super) fn note_tokens(&mut self, seq: SeqId, num_tokens: u32, now: Time) {
-        let Some(request) = self.requests.get(seq) else { return };
+    /// Counts tokens that were taken over. True where other sequences may have to be made of this one.
+    pub(super) fn note_tokens(&mut self, seq: SeqId, num_tokens: u32, now: Time) -> bool {
+        let Some(request) = self.requests.get(seq) else { return false };
         // What a search has generated is what it returns.
         if request.beams.is_none() {
             self.stats.num_generation_tokens += u64::from(num_tokens);
@@ -347,6 +347,7 @@ impl EngineCore {
             self.stats.distributions.ttft_s.observe(now.since(request.arrival).as_secs_f64());
             self.stats.num_prompt_tokens += u64::from(request.num_prompt_tokens);
         }
+        request.grows()
     }
 
     /// Counts what a step computes.

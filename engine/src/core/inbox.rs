@@ -15,7 +15,7 @@ use crate::structured::{Grammar, GrammarError};
 use crate::{Error, EventSink, RequestId, RequestRoom, Result};
 
 /// A request inside the engine. Clients' names may be equal; these never are.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct RequestKey(u64);
 
 /// What the engine's thread is told.

@@ -1,8 +1,8 @@
 //! The requests inside the engine: which sequences they have.
 
-use std::collections::BTreeMap;
 use std::time::Instant;
 
+use foldhash::{HashMap, HashMapExt};
 use quire_scheduler::{FinishedSequence, SeqId};
 
 use super::active::{ActiveRequest, NewRequest};
@@ -13,11 +13,16 @@ use crate::request::RequestId;
 use crate::text::Detokenizer;
 
 /// All requests of the engine, by name and by sequence.
-#[derive(Default)]
 pub(super) struct Requests {
-    // Boxed: what is looked up for each token is then a few pages of keys.
-    by_key: BTreeMap<RequestKey, Box<ActiveRequest>>,
-    by_seq: BTreeMap<SeqId, RequestKey>,
+    // Boxed: what is looked up for each token is then a few pages of keys. Hashed, since keys are numbers that nobody chooses.
+    by_key: HashMap<RequestKey, Box<ActiveRequest>>,
+    by_seq: HashMap<SeqId, RequestKey>,
+}
+
+impl Default for Requests {
+    fn default() -> Self {
+        Self { by_key: HashMap::new(), by_seq: HashMap::new() }
+    }
 }
 
 impl Requests {
@@ -43,11 +48,18 @@ impl Requests {
 
     /// The sequences of the requests that their clients call by that name. O(requests).
     pub(super) fn named(&self, id: &RequestId) -> Vec<SeqId> {
-        let named = self.by_key.values().filter(|request| request.id == *id);
+        let named = self.in_order().into_iter().filter(|request| request.id == *id);
         named.flat_map(|request| request.seqs().map(|(seq, _)| seq)).collect()
     }
 
-    /// Requests that have not ended and have several sequences.
+    /// The requests in the order in which they came. O(requests · log requests).
+    fn in_order(&self) -> Vec<&ActiveRequest> {
+        let mut requests: Vec<_> = self.by_key.values().map(Box::as_ref).collect();
+        requests.sort_unstable_by_key(|request| request.key);
+        requests
+    }
+
+    /// Requests that have not ended and have several sequences, in any order.
     pub(super) fn shared(&self) -> impl Iterator<Item = impl Iterator<Item = SeqId>> {
         let has_several = self.by_seq.len() > self.by_key.len();
         let requests = has_several.then(|| self.by_key.values()).into_iter().flatten();
@@ -58,8 +70,8 @@ impl Requests {
 
     /// All sequences that have not ended, with their requests and which output of those they are.
     pub(super) fn iter(&self) -> impl Iterator<Item = (SeqId, &ActiveRequest, u32)> {
-        let requests = self.by_key.values();
-        requests.flat_map(|request| request.seqs().map(move |(seq, index)| (seq, request.as_ref(), index)))
+        let requests = self.in_order().into_iter();
+        requests.flat_map(|request| request.seqs().map(move |(seq, index)| (seq, request, index)))
     }
 
     /// A request gets another sequence, for its next output.
@@ -105,9 +117,11 @@ impl Requests {
         Some((request, seqs))
     }
 
-    /// Takes all of them out.
-    pub(super) fn drain(&mut self) -> impl Iterator<Item = Box<ActiveRequest>> + use<> {
+    /// Takes all of them out, in the order in which they came.
+    pub(super) fn drain(&mut self) -> Vec<Box<ActiveRequest>> {
         self.by_seq.clear();
-        std::mem::take(&mut self.by_key).into_values()
+        let mut requests: Vec<_> = self.by_key.drain().map(|(_, request)| request).collect();
+        requests.sort_unstable_by_key(|request| request.key);
+        requests
     }
 }

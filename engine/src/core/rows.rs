@@ -1,21 +1,22 @@
 //! Which sequence has which place on the device.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
+use foldhash::{HashMap, HashMapExt};
 use quire_executor::RowId;
 use quire_scheduler::SeqId;
 
 /// The rows of the device. A sequence has one from the step that adds it to the step that releases it.
 #[derive(Debug)]
 pub(super) struct RowSlots {
-    by_seq: BTreeMap<SeqId, RowId>,
+    by_seq: HashMap<SeqId, RowId>,
     free: BTreeSet<RowId>,
     max_num_seqs: u32,
 }
 
 impl RowSlots {
     pub(super) fn new(max_num_seqs: u32) -> Self {
-        Self { by_seq: BTreeMap::new(), free: (0..max_num_seqs).map(RowId).collect(), max_num_seqs }
+        Self { by_seq: HashMap::new(), free: (0..max_num_seqs).map(RowId).collect(), max_num_seqs }
     }
 
     /// The place of a sequence that the device knows.

@@ -2,9 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use quire_scheduler::{FinishReason as SeqFinish, RowKind, StepPlan};
+use quire_scheduler::{FinishReason as SeqFinish, PlannedRow, RowKind, StepPlan};
 
-use super::active::ActiveRequest;
 use super::batch::{Facts, RowFacts, step_batch};
 use super::engine_core::EngineCore;
 use super::gate::GatedRow;
@@ -50,7 +49,7 @@ impl EngineCore {
             let num_prompt_tokens = request.num_prompt_tokens;
             RowFacts { num_prompt_tokens, sampling: request.sampling(seq) }
         };
-        let is_gated = |seq| self.requests.get(seq).is_some_and(ActiveRequest::is_gated);
+        let is_gated = |seq| self.requests.get(seq).is_some_and(|request| request.is_gated);
         let facts = Facts { of_row: facts, is_gated };
         let batch = step_batch(plan, self.scheduler.view(), &mut self.rows, facts);
         let gated = GatedRow::of(plan, &batch);
@@ -80,9 +79,10 @@ impl EngineCore {
             self.scheduler.commit(collected.step, &results, now).map_err(quire_scheduler::Error::from)?;
         report.finished.iter().for_each(|finished| self.add_unforked(finished));
         for &(seq, num_tokens) in &report.accepted {
-            self.note_tokens(seq, num_tokens, now);
-            report.finished.extend(self.fork(seq));
-            report.finished.extend(self.advance_beams(seq));
+            if self.note_tokens(seq, num_tokens, now) {
+                report.finished.extend(self.fork(seq));
+                report.finished.extend(self.advance_beams(seq));
+            }
         }
         self.finish(report.finished, now);
         // The device may wait for them.
@@ -106,7 +106,10 @@ impl EngineCore {
     /// Logs what a plan means for its requests; those that run for the first time wait no more.
     fn note_plan(&mut self, plan: &StepPlan) {
         let step = plan.step.0;
-        for row in &plan.rows {
+        let is_logged = tracing::enabled!(target: TARGET, tracing::Level::DEBUG);
+        // Rows that go on have their seats.
+        let told = |row: &&PlannedRow| is_logged || row.kind != RowKind::Continuing;
+        for row in plan.rows.iter().filter(told) {
             let Some(request) = self.requests.get_mut(row.seq) else { continue };
             request.place.iter_mut().for_each(Place::seat);
             let request_id = &request.id;
