@@ -14,6 +14,10 @@ use quire_engine::{Error, EventSink, RequestEvent};
 /// Most threads.
 const MAX_THREADS: usize = 4;
 
+/// Streams that a thread has before another gets any. To wake a thread costs as much as a write or two, at each step: few
+/// streams are written sooner by one.
+const STREAMS_AT_ONCE: usize = 32;
+
 /// Who is told of the events of requests, on one of these threads.
 pub(crate) trait Listener: Send + Sync + 'static {
     /// Takes an event of the request at `place`.
@@ -27,12 +31,12 @@ pub(crate) trait Listener: Send + Sync + 'static {
 #[derive(Debug)]
 pub(crate) struct StreamWriter {
     queues: Vec<Arc<Queue>>,
-    /// Listeners are spread over the threads in turn.
-    next: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
 struct Queue {
+    /// Sinks that lead here.
+    num_sinks: AtomicUsize,
     state: Mutex<State>,
     changed: Condvar,
 }
@@ -64,9 +68,12 @@ impl StreamWriter {
     /// Where the system has no thread.
     pub(crate) fn start() -> io::Result<Self> {
         let num_processors = thread::available_parallelism().map_or(1, NonZero::get);
-        let num_threads = (num_processors / 4).clamp(1, MAX_THREADS);
+        Self::with_threads((num_processors / 4).clamp(1, MAX_THREADS))
+    }
+
+    fn with_threads(num_threads: usize) -> io::Result<Self> {
         // Those that run end with it, where one cannot be started.
-        let mut writer = Self { queues: Vec::new(), next: AtomicUsize::new(0) };
+        let mut writer = Self { queues: Vec::new() };
         for _ in 0..num_threads {
             let queue = Arc::<Queue>::default();
             let run = Arc::clone(&queue);
@@ -78,11 +85,18 @@ impl StreamWriter {
 
     /// Sinks that lead to a listener on one of the threads: one for each request, in their order.
     pub(crate) fn sinks(&self, listener: Arc<dyn Listener>) -> impl Iterator<Item = Box<dyn EventSink>> {
-        let queue = Arc::clone(&self.queues[self.next.fetch_add(1, Ordering::Relaxed) % self.queues.len()]);
+        let queue = Arc::clone(self.quietest());
         (0..).map(move |place| -> Box<dyn EventSink> {
-            let (queue, listener) = (Arc::clone(&queue), Arc::clone(&listener));
-            Box::new(QueuedSink { queue, listener, place, has_ended: false })
+            Box::new(QueuedSink::new(Arc::clone(&queue), Arc::clone(&listener), place))
         })
+    }
+
+    /// The first queue that is not full, or where all are the one with the fewest streams.
+    fn quietest(&self) -> &Arc<Queue> {
+        let num_sinks = |queue: &Arc<Queue>| queue.num_sinks.load(Ordering::Relaxed);
+        let has_room = self.queues.iter().find(|queue| num_sinks(queue) < STREAMS_AT_ONCE);
+        let fewest = || self.queues.iter().min_by_key(|queue| num_sinks(queue));
+        has_room.or_else(fewest).expect("there is a thread")
     }
 }
 
@@ -137,6 +151,13 @@ struct QueuedSink {
     has_ended: bool,
 }
 
+impl QueuedSink {
+    fn new(queue: Arc<Queue>, listener: Arc<dyn Listener>, place: usize) -> Self {
+        queue.num_sinks.fetch_add(1, Ordering::Relaxed);
+        Self { queue, listener, place, has_ended: false }
+    }
+}
+
 impl EventSink for QueuedSink {
     fn send_at(&mut self, event: RequestEvent, moment: Instant) {
         self.has_ended |= event.is_end();
@@ -147,6 +168,7 @@ impl EventSink for QueuedSink {
 
 impl Drop for QueuedSink {
     fn drop(&mut self) {
+        self.queue.num_sinks.fetch_sub(1, Ordering::Relaxed);
         if !self.has_ended {
             self.send(RequestEvent::Failed(Error::Stopped {
                 reason: "the engine's thread has ended".into(),
@@ -173,6 +195,25 @@ mod tests {
         fn fail(&self) {
             self.0.lock().send("failed".to_owned()).expect("somebody listens");
         }
+    }
+
+    #[test]
+    fn a_thread_has_many_streams_before_another_has_any() {
+        let writer = StreamWriter::with_threads(2).expect("threads");
+        let num_sinks = || -> Vec<_> {
+            writer.queues.iter().map(|queue| queue.num_sinks.load(Ordering::Relaxed)).collect()
+        };
+        let (said, _heard) = mpsc::channel();
+        let listener: Arc<dyn Listener> = Arc::new(Clumsy(Mutex::new(said)));
+        let stream = |_| writer.sinks(Arc::clone(&listener)).next().expect("one for each request");
+        let mut streams: Vec<_> = (0..STREAMS_AT_ONCE).map(stream).collect();
+        assert_eq!(num_sinks(), [STREAMS_AT_ONCE, 0]);
+        streams.extend((0..STREAMS_AT_ONCE + 10).map(stream));
+        assert_eq!(num_sinks(), [STREAMS_AT_ONCE + 5, STREAMS_AT_ONCE + 5]);
+        streams.drain(..STREAMS_AT_ONCE);
+        assert_eq!(num_sinks(), [5, STREAMS_AT_ONCE + 5], "those that have ended make room");
+        streams.push(stream(0));
+        assert_eq!(num_sinks(), [6, STREAMS_AT_ONCE + 5]);
     }
 
     #[test]
