@@ -8,6 +8,7 @@ use axum::extract::{FromRequest, Request};
 use axum::http::{StatusCode, header};
 use serde_json::{Map, Value};
 
+use super::body_work::BodyPlace;
 use super::caller::Caller;
 use super::deadline::Deadline;
 use super::error::{ApiError, shortened_name};
@@ -21,9 +22,12 @@ const LAST_BODIES: Duration = Duration::from_millis(200);
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Body {
     fields: Map<String, Value>,
-    num_bytes: usize,
+    /// Of a large one, until it is gone.
+    place: Option<BodyPlace>,
     /// When its last byte came, where it came from a client.
     came_at: Option<Instant>,
+    /// What nobody knew within fields that were taken.
+    unknown: Vec<String>,
 }
 
 impl Body {
@@ -39,14 +43,14 @@ impl Body {
                 None => refuse(unread(&error)),
             })?;
         match value {
-            Value::Object(fields) => Ok(Self { fields, num_bytes: bytes.len(), came_at: None }),
+            Value::Object(fields) => Ok(Self { fields, ..Self::default() }),
             other => Err(refuse(format!("the body is {}: expected a JSON object", kind_of(&other)))),
         }
     }
 
-    /// Bytes of its text.
-    pub(crate) fn num_bytes(&self) -> usize {
-        self.num_bytes
+    /// Its place among the large ones, which what is done with it has to hold.
+    pub(crate) fn take_place(&mut self) -> Option<BodyPlace> {
+        self.place.take()
     }
 
     /// The moment from which a client's deadline counts.
@@ -124,9 +128,15 @@ impl Body {
         taken.collect()
     }
 
+    /// Notes what nobody knew within a field.
+    pub(crate) fn leave_within<'a>(&mut self, field: &str, names: impl IntoIterator<Item = &'a str>) {
+        self.unknown.extend(names.into_iter().map(|name| format!("{field}.{name}")));
+    }
+
     /// The names of what is left; fields that are `null` say nothing.
     pub(crate) fn rest(&self) -> Vec<&str> {
-        self.fields.iter().filter(|(_, value)| !value.is_null()).map(|(name, _)| name.as_str()).collect()
+        let left = self.fields.iter().filter(|(_, value)| !value.is_null()).map(|(name, _)| name.as_str());
+        left.chain(self.unknown.iter().map(String::as_str)).collect()
     }
 }
 
@@ -152,8 +162,11 @@ impl FromRequest<Arc<Service>> for Body {
         let came_at = Instant::now();
         // A deadline that is none is refused by those who answer.
         let deadline = Deadline::of(&caller, came_at).unwrap_or_default();
-        let num_bytes = bytes.len();
-        let parsed = service.body_work.run(num_bytes, move || Self::parse(&bytes));
+        let parsed = async {
+            let place = service.body_work.place(bytes.len()).await;
+            let body = service.body_work.run(place.clone(), move || Self::parse(&bytes)).await?;
+            Ok::<_, ApiError>(Self { place, ..body })
+        };
         let body = deadline.within(parsed).await?;
         Ok(Self { came_at: Some(came_at), ..body })
     }

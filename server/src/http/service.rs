@@ -127,7 +127,7 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// Where the system has no thread for streams.
+    /// Where the system has no threads for streams and bodies.
     pub(crate) fn new(engine: Arc<dyn EngineClient>, settings: HttpSettings) -> io::Result<Self> {
         let (step_deadline, keys) = (settings.step_deadline, KeyUse::new(settings.key_limits));
         Ok(Self {
@@ -140,7 +140,7 @@ impl Service {
             responses: ResponseCounts::default(),
             write_times: WriteTimes::default(),
             stream_writer: StreamWriter::start()?,
-            body_work: BodyWork::default(),
+            body_work: BodyWork::start()?,
             keys,
             warned: Mutex::default(),
         })
@@ -174,9 +174,10 @@ impl Service {
         mut body: Body,
         take: impl FnOnce(&Self, &mut Body) -> Result<T, ApiError> + Send + 'static,
     ) -> Result<T, ApiError> {
-        let (service, num_bytes) = (Arc::clone(self), body.num_bytes());
+        let (service, place) = (Arc::clone(self), body.take_place());
+        // The rest of the body goes with its place.
         let take = move || take(&service, &mut body);
-        deadline.within(self.body_work.run(num_bytes, take)).await
+        deadline.within(self.body_work.run(place, take)).await
     }
 
     /// Deals with fields that have no effect: refused for a strict client, else warned of once.
