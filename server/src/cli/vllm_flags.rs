@@ -38,6 +38,7 @@ const WITHOUT_EFFECT: &[(&str, &str)] = &[
 /// Not built: starting without them would serve something else.
 const NOT_BUILT: &[&str] = &[
     "allowed-local-media-path",
+    "api-server-count",
     "calculate-kv-scales",
     "code-revision",
     "config-format",
@@ -49,6 +50,7 @@ const NOT_BUILT: &[&str] = &[
     "enable-prompt-adapter",
     "enable-sleep-mode",
     "fully-sharded-loras",
+    "headless",
     "hf-overrides",
     "kv-transfer-config",
     "limit-mm-per-prompt",
@@ -76,6 +78,7 @@ const NOT_BUILT: &[&str] = &[
     "tokenizer-revision",
     "tool-parser-plugin",
     "trust-remote-code",
+    "uds",
     "worker-cls",
 ];
 

@@ -1,5 +1,7 @@
 //! What browsers may do with pages of other origins.
 
+use std::str::FromStr;
+
 use axum::http::{HeaderName, HeaderValue, Method};
 use tower_http::cors::{AllowHeaders, AllowMethods, AllowOrigin, CorsLayer};
 
@@ -35,13 +37,13 @@ impl CorsSettings {
     ///
     /// The first value that is none. With credentials, `*` means whatever the browser asks for, as in vLLM.
     pub(crate) fn layer(&self) -> Result<CorsLayer, CorsError> {
-        let origins =
-            parse::<HeaderValue>("allowed_origins", &self.origins, "origins such as https://example.org")?;
+        let origins = "origins such as https://example.org, without a path";
+        let origins = parse::<Origin>("allowed_origins", &self.origins, origins)?;
         let methods = parse::<Method>("allowed_methods", &self.methods, "methods such as POST")?;
         let headers = parse::<HeaderName>("allowed_headers", &self.headers, "names of headers")?;
         let mirrors = self.allow_credentials;
         let origins = match origins {
-            Some(origins) => AllowOrigin::list(origins),
+            Some(origins) => AllowOrigin::list(origins.into_iter().map(|origin| origin.0)),
             None if mirrors => AllowOrigin::mirror_request(),
             None => AllowOrigin::any(),
         };
@@ -60,8 +62,27 @@ impl CorsSettings {
     }
 }
 
+/// An origin as browsers write it; `null` is that of files.
+struct Origin(HeaderValue);
+
+impl FromStr for Origin {
+    type Err = ();
+
+    fn from_str(text: &str) -> Result<Self, ()> {
+        let host = text.split_once("://").filter(|(scheme, _)| !scheme.is_empty()).map(|(_, host)| host);
+        // Anything else is never equal to what a browser sends.
+        let is_host = host.is_some_and(|host| !host.is_empty() && !host.contains(['/', '"', '[', ' ', ',']));
+        let is_v6_host =
+            host.is_some_and(|host| host.starts_with('[') && host.contains(']') && !host.contains('/'));
+        match text.parse() {
+            Ok(value) if is_host || is_v6_host || text == "null" => Ok(Self(value)),
+            _ => Err(()),
+        }
+    }
+}
+
 /// None where everything is allowed.
-fn parse<T: std::str::FromStr>(
+fn parse<T: FromStr>(
     field: &'static str,
     given: &[String],
     expected: &'static str,
@@ -85,5 +106,20 @@ mod tests {
         assert_eq!(error.to_string(), "allowed_headers has \"a b\": expected names of headers");
         let all = CorsSettings { allow_credentials: true, ..CorsSettings::default() };
         assert!(all.layer().is_ok());
+    }
+
+    #[test]
+    fn what_no_browser_sends_is_no_origin() {
+        let layer = |origin: &str| {
+            let origins = vec!["https://example.org".to_owned(), origin.to_owned()];
+            CorsSettings { origins, ..CorsSettings::default() }.layer()
+        };
+        for origin in ["http://localhost:3000", "app://x", "http://[::1]:80", "null", "*"] {
+            assert!(layer(origin).is_ok(), "{origin}");
+        }
+        for origin in ["[1", "example.org", "https://example.org/", "https://", "://a", "[\"https://a.b\""] {
+            let error = layer(origin).expect_err(origin).to_string();
+            assert!(error.contains("allowed_origins has") && error.contains("without a path"), "{error}");
+        }
     }
 }

@@ -9,6 +9,7 @@ use quire_engine::RequestExplanation;
 use serde_json::{Value, json};
 
 use super::body::Body;
+use super::caller::Caller;
 use super::error::ApiError;
 use super::request_id;
 use super::service::Service;
@@ -57,6 +58,7 @@ pub(crate) async fn reset_prefix_cache(State(service): State<Arc<Service>>) -> R
 /// `POST /debug/schedule-log`: whose scheduling decisions are logged. A request has to be open.
 pub(crate) async fn schedule_log(
     State(service): State<Arc<Service>>,
+    caller: Caller,
     mut body: Body,
 ) -> Result<Json<Value>, ApiError> {
     let id = body.take_text("request_id")?;
@@ -66,6 +68,7 @@ pub(crate) async fn schedule_log(
         None => None,
     };
     let level = body.take_text("level")?.unwrap_or_else(|| "debug".to_owned());
+    service.pass_over(&body.rest(), &caller)?;
     crate::logging::set_target_level("quire::schedule", &level)
         .map_err(|error| ApiError::bad_field("level", error.to_string()))?;
     service.engine.log_schedule_of(open.map(|one| one.request_id).as_ref())?;

@@ -102,6 +102,7 @@ fn take_form(body: &mut Body) -> Result<Option<OutputForm>, ApiError> {
     let mut forms = Vec::new();
     if let Some(format) = body.take_value("response_format") {
         let value = of_response_format(&format)?;
+        leave_unknown(body, &format);
         forms.extend(value.map(|value| OutputForm { field: "response_format", value }));
     }
     for (field, name) in GUIDED {
@@ -139,6 +140,25 @@ fn of_response_format(format: &Value) -> Result<Option<Value>, ApiError> {
             refuse(&format!("type is {other:?}: expected text, json_object, json_schema or structural_tag"))
         }
         None => refuse("expected an object with a type: text, json_object, json_schema or structural_tag"),
+    }
+}
+
+/// Notes what of a `response_format` nobody knows. A structural tag is looked at by those who read it.
+fn leave_unknown(body: &mut Body, format: &Value) {
+    let known_within = [
+        ("response_format", format.as_object(), &["type", "json_schema"][..]),
+        (
+            "response_format.json_schema",
+            format.get("json_schema").and_then(Value::as_object),
+            &["name", "description", "schema", "strict"],
+        ),
+    ];
+    for (field, values, known) in known_within {
+        let given = values.into_iter().flatten().filter(|(_, value)| !value.is_null());
+        let unknown = given.map(|(name, _)| name.as_str()).filter(|name| !known.contains(name));
+        if format["type"] != "structural_tag" {
+            body.leave_within(field, unknown);
+        }
     }
 }
 

@@ -32,6 +32,7 @@ pub(crate) fn take(body: &mut Body, includes_usage: bool) -> Result<Option<Strea
     let include_usage = options.take_bool("include_usage").map_err(named)?;
     let continuous_usage = options.take_bool("continuous_usage_stats").map_err(named)?.unwrap_or(false);
     let include_usage = include_usage.unwrap_or(has_options && includes_usage);
+    body.leave_within("stream_options", options.rest());
     Ok(Some(Streaming { include_usage, continuous_usage: include_usage && continuous_usage }))
 }
 

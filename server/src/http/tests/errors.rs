@@ -267,6 +267,27 @@ async fn a_field_without_effect_is_refused_for_the_strict() {
 }
 
 #[tokio::test]
+async fn what_nobody_knows_within_a_field_is_refused_for_the_strict() {
+    let rig = Rig::new();
+    let schema = json!({"name": "a", "schema": {}, "strict": true, "description": "b", "odd": 1});
+    for (mut body, field) in [
+        (json!({"stream": true, "stream_options": {"include_usage": true, "odd": 1}}), "stream_options.odd"),
+        (json!({"response_format": {"type": "text", "odd": 1, "none": null}}), "response_format.odd"),
+        (
+            json!({"response_format": {"type": "json_schema", "json_schema": schema}}),
+            "response_format.json_schema.odd",
+        ),
+    ] {
+        body["prompt"] = json!("a");
+        assert_eq!(rig.send(post(PATH, body.to_string())).await.status(), StatusCode::OK, "{field}");
+        let mut strict = post(PATH, body.to_string());
+        strict.headers_mut().insert("x-quire-strict", "1".parse().expect("a value"));
+        let (status, answer) = read(rig.send(strict).await).await;
+        assert_eq!((status, &answer["error"]["param"]), (StatusCode::BAD_REQUEST, &json!(field)), "{answer}");
+    }
+}
+
+#[tokio::test]
 async fn only_those_with_a_key_are_served() {
     let mut settings = HttpSettings::new(vec!["tiny".to_owned()]);
     settings.api_keys = vec!["one".to_owned(), "two".to_owned()];
