@@ -26,8 +26,8 @@ pub(crate) struct Body {
     place: Option<BodyPlace>,
     /// When its last byte came, where it came from a client.
     came_at: Option<Instant>,
-    /// What nobody knew within fields that were taken.
-    unknown: Vec<String>,
+    /// Fields, or parts of them, that were taken and have no effect.
+    without_effect: Vec<String>,
 }
 
 impl Body {
@@ -128,15 +128,20 @@ impl Body {
         taken.collect()
     }
 
-    /// Notes what nobody knew within a field.
-    pub(crate) fn leave_within<'a>(&mut self, field: &str, names: impl IntoIterator<Item = &'a str>) {
-        self.unknown.extend(names.into_iter().map(|name| format!("{field}.{name}")));
+    /// Notes fields that were taken and have no effect all the same.
+    pub(crate) fn leave(&mut self, fields: &[&str]) {
+        self.without_effect.extend(fields.iter().map(|field| (*field).to_owned()));
     }
 
-    /// The names of what is left; fields that are `null` say nothing.
+    /// The same of what nobody knows within a field.
+    pub(crate) fn leave_within<'a>(&mut self, field: &str, names: impl IntoIterator<Item = &'a str>) {
+        self.without_effect.extend(names.into_iter().map(|name| format!("{field}.{name}")));
+    }
+
+    /// The names of what has no effect: what is left, and what was noted. Fields that are `null` say nothing.
     pub(crate) fn rest(&self) -> Vec<&str> {
         let left = self.fields.iter().filter(|(_, value)| !value.is_null()).map(|(name, _)| name.as_str());
-        left.chain(self.unknown.iter().map(String::as_str)).collect()
+        left.chain(self.without_effect.iter().map(String::as_str)).collect()
     }
 }
 

@@ -17,9 +17,9 @@ use super::beams::{AskedSearch, BeamFields};
 use super::body::Body;
 use super::caller::Caller;
 use super::chunks::{ChoiceWriter, ChunkSink, Chunks};
-use super::deadline::Deadline;
 use super::error::ApiError;
 use super::field_names::FieldNames;
+use super::from_body::FromBody;
 use super::logprobs::{ChatLogprobs, TokenForm};
 use super::message::{ChatFinish, Message, MessageDelta};
 use super::service::Service;
@@ -33,8 +33,7 @@ pub(crate) async fn chat_completions(
     caller: Caller,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let deadline = Deadline::of(&caller, body.came_at())?;
-    let asked = Asked::read(&service, &caller, deadline, body).await?;
+    let (asked, deadline): (Asked, _) = service.read(&caller, body).await?;
     let requests = common::requests(
         &asked.head.id,
         vec![asked.prompt],
@@ -99,23 +98,7 @@ pub(crate) struct Asked {
     common: common::CommonFields,
 }
 
-impl Asked {
-    /// Takes all that a chat may say out of a body, and passes over the rest.
-    pub(crate) async fn read(
-        service: &Arc<Service>,
-        caller: &Caller,
-        deadline: Deadline,
-        body: Body,
-    ) -> Result<Self, ApiError> {
-        let caller = caller.clone();
-        let take = move |service: &Service, body: &mut Body| {
-            let asked = Self::take(service, &caller, body)?;
-            service.pass_over(&[body.rest(), asked.search.without_effect.clone()].concat(), &caller)?;
-            Ok(asked)
-        };
-        service.read(deadline, body, take).await
-    }
-
+impl FromBody for Asked {
     fn take(service: &Service, caller: &Caller, body: &mut Body) -> Result<Self, ApiError> {
         let model = service.model_name(body.take_text("model")?)?;
         service.settings.reading.check(body)?;
@@ -129,6 +112,7 @@ impl Asked {
             return Err(ApiError::bad_field("prompt_logprobs", message));
         }
         let search = AskedSearch::of(beams, service, (&params, &mut names))?;
+        body.leave(&search.without_effect);
         let reading = Reading::of(tools, service.settings.reading, (&mut params, &mut names))?;
         if search.beams.is_some() && !params.skip_special_tokens {
             let message = "calls in special tokens are not built beside use_beam_search: expected no tools";

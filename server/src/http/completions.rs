@@ -18,10 +18,10 @@ use super::beams::{AskedSearch, BeamFields};
 use super::body::Body;
 use super::caller::Caller;
 use super::chunks::{ChoiceWriter, ChunkSink, Chunks};
-use super::deadline::Deadline;
 use super::echo::{self, Echo};
 use super::error::ApiError;
 use super::field_names::FieldNames;
+use super::from_body::FromBody;
 use super::logprobs::{CompletionLogprobs, TokenForm};
 use super::service::Service;
 use super::streaming::{self, Streaming};
@@ -33,8 +33,7 @@ pub(crate) async fn completions(
     caller: Caller,
     body: Body,
 ) -> Result<Response, ApiError> {
-    let deadline = Deadline::of(&caller, body.came_at())?;
-    let asked = Asked::read(&service, &caller, deadline, body).await?;
+    let (asked, deadline): (Asked, _) = service.read(&caller, body).await?;
     let mut form = Form {
         num_outputs: asked.params.n as usize,
         token_form: asked.token_form,
@@ -97,23 +96,7 @@ struct Asked {
     common: common::CommonFields,
 }
 
-impl Asked {
-    /// Takes all that a completion may say out of a body, and passes over the rest.
-    async fn read(
-        service: &Arc<Service>,
-        caller: &Caller,
-        deadline: Deadline,
-        body: Body,
-    ) -> Result<Self, ApiError> {
-        let caller = caller.clone();
-        let take = move |service: &Service, body: &mut Body| {
-            let asked = Self::take(service, &caller, body)?;
-            service.pass_over(&[body.rest(), asked.search.without_effect.clone()].concat(), &caller)?;
-            Ok(asked)
-        };
-        service.read(deadline, body, take).await
-    }
-
+impl FromBody for Asked {
     fn take(service: &Service, caller: &Caller, body: &mut Body) -> Result<Self, ApiError> {
         let model = service.model_name(body.take_text("model")?)?;
         let prompts = prompts::take(body)?;
@@ -133,6 +116,7 @@ impl Asked {
             (params.max_tokens, params.min_tokens) = (None, 0);
         }
         let search = AskedSearch::of(beams, service, (&params, &mut names))?;
+        body.leave(&search.without_effect);
         if streaming.is_some() && params.prompt_logprobs.is_some_and(|num| num != 0) {
             let message = "prompt_logprobs: expected none in a stream";
             return Err(ApiError::bad_field("prompt_logprobs", message));

@@ -28,6 +28,7 @@ mod error;
 mod event_buffer;
 mod events;
 mod field_names;
+mod from_body;
 mod head_faults;
 mod host;
 mod lent_body;

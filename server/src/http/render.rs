@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 use super::body::Body;
 use super::caller::Caller;
 use super::chat::Asked;
-use super::deadline::Deadline;
 use super::error::ApiError;
 use super::service::{Service, num_tokens};
 
@@ -21,8 +20,7 @@ pub(crate) async fn render(
     caller: Caller,
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
-    let deadline = Deadline::of(&caller, body.came_at())?;
-    let asked = Asked::read(&service, &caller, deadline, body).await?;
+    let (asked, deadline): (Asked, _) = service.read(&caller, body).await?;
     let request = Request { beam_search: asked.search.beams, ..Request::new(asked.prompt, asked.params) };
     let checked = deadline.within(service.check(request, asked.max_tokens)).await;
     let request = checked.map_err(|error| asked.names.translate(error))?;

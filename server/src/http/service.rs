@@ -10,7 +10,6 @@ use futures_util::TryFutureExt;
 use parking_lot::Mutex;
 use quire_engine::{EngineClient, PreparedRequest, Prompt, Request, RequestStream};
 
-use super::body::Body;
 use super::body_work::BodyWork;
 use super::caller::Caller;
 use super::connection::Connection;
@@ -161,23 +160,6 @@ impl Service {
                 })
             }
         }
-    }
-
-    /// What `take` makes of a body, to the deadline at most: a large one holds up nobody else.
-    ///
-    /// # Errors
-    ///
-    /// Those of `take`; [`Deadline::too_late`].
-    pub(crate) async fn read<T: Send + 'static>(
-        self: &Arc<Self>,
-        deadline: Deadline,
-        mut body: Body,
-        take: impl FnOnce(&Self, &mut Body) -> Result<T, ApiError> + Send + 'static,
-    ) -> Result<T, ApiError> {
-        let (service, place) = (Arc::clone(self), body.take_place());
-        // The rest of the body goes with its place.
-        let take = move || take(&service, &mut body);
-        deadline.within(self.body_work.run(place, take)).await
     }
 
     /// Deals with fields that have no effect: refused for a strict client, else warned of once.

@@ -11,9 +11,9 @@ use serde_json::{Value, json};
 
 use super::body::Body;
 use super::caller::Caller;
-use super::deadline::Deadline;
 use super::error::ApiError;
 use super::field_names::FieldNames;
+use super::from_body::FromBody;
 use super::service::Service;
 use super::{conversation, prompts, sampling};
 
@@ -23,9 +23,8 @@ pub(crate) async fn tokenize(
     caller: Caller,
     body: Body,
 ) -> Result<Json<Tokens>, ApiError> {
-    let deadline = Deadline::of(&caller, body.came_at())?;
-    let take = move |service: &Service, body: &mut Body| Asked::take(service, &caller, body);
-    let Asked { prompt, params, truncation, has_strs } = service.read(deadline, body, take).await?;
+    let (asked, deadline) = service.read(&caller, body).await?;
+    let Asked { prompt, params, truncation, has_strs } = asked;
     let is_chat = matches!(prompt, Prompt::Chat(_));
     let max_model_len = service.engine.model().max_model_len;
     let params = deadline.within(checked(&service, params)).await?;
@@ -68,14 +67,13 @@ struct Asked {
 /// Parameters, with their names in the body where they are still to be checked.
 type Params = (SamplingParams, Option<FieldNames>);
 
-impl Asked {
-    fn take(service: &Service, caller: &Caller, body: &mut Body) -> Result<Self, ApiError> {
+impl FromBody for Asked {
+    fn take(service: &Service, _: &Caller, body: &mut Body) -> Result<Self, ApiError> {
         service.model_name(body.take_text("model")?)?;
         let prompt = take_prompt(body)?;
         let truncation = take_truncation(body)?;
         let has_strs = body.take_bool("return_token_strs")?.unwrap_or(false);
         let params = take_params(service, body, matches!(prompt, Prompt::Chat(_)))?;
-        service.pass_over(&body.rest(), caller)?;
         Ok(Self { prompt, params, truncation, has_strs })
     }
 }
@@ -147,18 +145,21 @@ pub(crate) async fn detokenize(
     caller: Caller,
     body: Body,
 ) -> Result<Json<Value>, ApiError> {
-    let deadline = Deadline::of(&caller, body.came_at())?;
-    let take = move |service: &Service, body: &mut Body| {
-        service.model_name(body.take_text("model")?)?;
-        let tokens = match body.take_value("tokens") {
-            Some(Value::Array(tokens)) => tokens,
-            _ => return Err(ApiError::bad_field("tokens", "tokens: expected a list of token ids")),
-        };
-        service.pass_over(&body.rest(), &caller)?;
-        prompts::token_ids("tokens", "tokens", &tokens)
-    };
-    let tokens = service.read(deadline, body, take).await?;
+    let (AskedIds(tokens), deadline) = service.read(&caller, body).await?;
     let named = |error: quire_engine::Error| ApiError { param: Some("tokens".to_owned()), ..error.into() };
     let text = deadline.within(service.engine.detokenize(tokens).map_err(named)).await?;
     Ok(Json(json!({ "prompt": text })))
+}
+
+/// The tokens whose text is asked for.
+struct AskedIds(Vec<u32>);
+
+impl FromBody for AskedIds {
+    fn take(service: &Service, _: &Caller, body: &mut Body) -> Result<Self, ApiError> {
+        service.model_name(body.take_text("model")?)?;
+        match body.take_value("tokens") {
+            Some(Value::Array(tokens)) => prompts::token_ids("tokens", "tokens", &tokens).map(Self),
+            _ => Err(ApiError::bad_field("tokens", "tokens: expected a list of token ids")),
+        }
+    }
 }
