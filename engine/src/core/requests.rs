@@ -118,9 +118,9 @@ impl Requests {
     }
 
     /// Takes all of them out, in the order in which they came.
-    pub(super) fn drain(&mut self) -> Vec<Box<ActiveRequest>> {
+    pub(super) fn drain(&mut self) -> Vec<ActiveRequest> {
         self.by_seq.clear();
-        let mut requests: Vec<_> = self.by_key.drain().map(|(_, request)| request).collect();
+        let mut requests: Vec<_> = self.by_key.drain().map(|(_, request)| *request).collect();
         requests.sort_unstable_by_key(|request| request.key);
         requests
     }
