@@ -10,6 +10,19 @@ pub(crate) struct VllmFlags {
     given: Vec<&'static str>,
 }
 
+/// Values by which a flag that is not built asks for nothing: what is served is the same.
+const NEUTRAL: &[(&str, &str)] = &[
+    ("calculate-kv-scales", "false"),
+    ("cpu-offload-gb", "0"),
+    ("data-parallel-size", "1"),
+    ("api-server-count", "1"),
+    ("num-lookahead-slots", "0"),
+    ("pipeline-parallel-size", "1"),
+    ("task", "auto"),
+    ("task", "generate"),
+    ("config-format", "auto"),
+];
+
 /// Without effect here, and why that is no loss.
 const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("disable-log-requests", "prompts are never logged"),
@@ -117,7 +130,13 @@ impl Args for VllmFlags {
 
 impl FromArgMatches for VllmFlags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, Error> {
-        Ok(Self { given: names().filter(|name| matches.value_source(name).is_some()).collect() })
+        let is_given = |name: &&str| matches.value_source(name).is_some();
+        let is_neutral = |name: &str| {
+            let mut values = matches.get_many::<String>(name).into_iter().flatten();
+            let value = values.next().map(String::as_str).unwrap_or_default();
+            NEUTRAL.contains(&(name, value)) && values.next().is_none()
+        };
+        Ok(Self { given: names().filter(is_given).filter(|name| !is_neutral(name)).collect() })
     }
 
     fn update_from_arg_matches(&mut self, matches: &ArgMatches) -> Result<(), Error> {
@@ -148,5 +167,16 @@ mod tests {
         assert_eq!(check("--disable-log-requests --uvicorn-log-level info"), Ok(()));
         let refused = check("--disable-log-requests --lora-modules a=b c=d").expect_err("not built");
         assert!(refused.contains("--lora-modules is not built"), "{refused}");
+    }
+
+    #[test]
+    fn a_value_that_asks_for_nothing_is_none() {
+        assert_eq!(check("--pipeline-parallel-size 1 --data-parallel-size=1 --task generate"), Ok(()));
+        for line in
+            ["--pipeline-parallel-size 2", "--pipeline-parallel-size", "--task embed", "--cpu-offload-gb 0 1"]
+        {
+            let refused = check(line).expect_err(line);
+            assert!(refused.contains("is not built"), "{refused}");
+        }
     }
 }
