@@ -194,6 +194,7 @@ impl Error {
                 | PromptError::FinalMessage
                 | PromptError::Template { .. }
                 | PromptError::ContentKind { .. }
+                | PromptError::UnknownContent { .. }
                 | PromptError::ContentText
                 | PromptError::Arguments { .. },
             ) => Some("messages"),
@@ -295,6 +296,12 @@ pub enum PromptError {
     /// A part of a message that is no text.
     #[error("message content of type {kind} is not built yet: expected text")]
     ContentKind {
+        /// Its type.
+        kind: String,
+    },
+    /// A part of a message of no known type.
+    #[error("a part of a message has the type {kind:?}: expected text")]
+    UnknownContent {
         /// Its type.
         kind: String,
     },

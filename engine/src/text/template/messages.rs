@@ -53,9 +53,17 @@ pub(super) fn content_text(content: &MessageContent) -> Result<String, PromptErr
     }
 }
 
+/// Types of content that OpenAI and vLLM know beside text.
+const NOT_BUILT: [&str; 8] =
+    ["audio_url", "file", "image_embeds", "image_pil", "image_url", "input_audio", "refusal", "video_url"];
+
 fn part_text(part: &ContentPart) -> Result<&str, PromptError> {
     if part.kind != "text" {
-        return Err(PromptError::ContentKind { kind: part.kind.clone() });
+        let kind = part.kind.clone();
+        return Err(match NOT_BUILT.contains(&&*kind) {
+            true => PromptError::ContentKind { kind },
+            false => PromptError::UnknownContent { kind },
+        });
     }
     part.fields.get("text").and_then(Json::as_str).ok_or(PromptError::ContentText)
 }

@@ -261,4 +261,7 @@ fn only_text_is_built() {
         &ChatPrompt::new(vec![image]),
         Err("message content of type image_url is not built yet: expected text"),
     );
+    let made_up = parts(serde_json::json!({"role": "user", "content": [{"type": "bogus"}]}));
+    let said = "a part of a message has the type \"bogus\": expected text";
+    check("x", &ChatPrompt::new(vec![made_up]), Err(said));
 }
