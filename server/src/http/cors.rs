@@ -2,6 +2,7 @@
 
 use std::str::FromStr;
 
+use axum::http::uri::Authority;
 use axum::http::{HeaderName, HeaderValue, Method};
 use tower_http::cors::{AllowHeaders, AllowMethods, AllowOrigin, CorsLayer};
 
@@ -37,7 +38,7 @@ impl CorsSettings {
     ///
     /// The first value that is none. With credentials, `*` means whatever the browser asks for, as in vLLM.
     pub(crate) fn layer(&self) -> Result<CorsLayer, CorsError> {
-        let origins = "origins such as https://example.org, without a path";
+        let origins = "origins as browsers send them, such as https://example.org: small letters, no path, no usual port";
         let origins = parse::<Origin>("allowed_origins", &self.origins, origins)?;
         let methods = parse::<Method>("allowed_methods", &self.methods, "methods such as POST")?;
         let headers = parse::<HeaderName>("allowed_headers", &self.headers, "names of headers")?;
@@ -69,16 +70,22 @@ impl FromStr for Origin {
     type Err = ();
 
     fn from_str(text: &str) -> Result<Self, ()> {
-        let host = text.split_once("://").filter(|(scheme, _)| !scheme.is_empty()).map(|(_, host)| host);
-        // Anything else is never equal to what a browser sends.
-        let is_host = host.is_some_and(|host| !host.is_empty() && !host.contains(['/', '"', '[', ' ', ',']));
-        let is_v6_host =
-            host.is_some_and(|host| host.starts_with('[') && host.contains(']') && !host.contains('/'));
-        match text.parse() {
-            Ok(value) if is_host || is_v6_host || text == "null" => Ok(Self(value)),
-            _ => Err(()),
-        }
+        let is_origin = text == "null" || is_origin(text).unwrap_or(false);
+        text.parse().ok().filter(|_| is_origin).map(Self).ok_or(())
     }
+}
+
+/// Whether a browser would send that: scheme, host and a port that is not the scheme's own, in small letters. Anything else is
+/// never equal to what it sends.
+fn is_origin(text: &str) -> Option<bool> {
+    let (scheme, authority) = text.split_once("://")?;
+    let parsed: Authority = authority.parse().ok()?;
+    let port = authority.strip_prefix(parsed.host())?;
+    let is_port = port.is_empty() || parsed.port_u16().is_some_and(|port| port > 0);
+    let is_own = matches!((scheme, port), ("http", ":80") | ("https", ":443"));
+    let is_plain = scheme.starts_with(|c: char| c.is_ascii_lowercase())
+        && !text.contains(|c: char| c.is_ascii_uppercase() || !c.is_ascii() || c == '*');
+    Some(is_port && !is_own && is_plain)
 }
 
 /// None where everything is allowed.
@@ -114,12 +121,27 @@ mod tests {
             let origins = vec!["https://example.org".to_owned(), origin.to_owned()];
             CorsSettings { origins, ..CorsSettings::default() }.layer()
         };
-        for origin in ["http://localhost:3000", "app://x", "http://[::1]:80", "null", "*"] {
+        for origin in ["http://localhost:3000", "app://x", "http://[::1]:8080", "null", "*"] {
             assert!(layer(origin).is_ok(), "{origin}");
         }
-        for origin in ["[1", "example.org", "https://example.org/", "https://", "://a", "[\"https://a.b\""] {
+        let odd = [
+            "http://a:99999",
+            "http://a:0",
+            "http://a:",
+            "http://u@a",
+            "http://a?x",
+            "http://*.a.b",
+            "HTTP://a",
+        ];
+        let odd = odd.into_iter().chain(["https://a.b:443", "http://é.de", "https://[::1]/", "https://A.b"]);
+        let odd =
+            odd.chain(["[1", "example.org", "https://example.org/", "https://", "://a", "[\"https://a.b\""]);
+        for origin in odd {
             let error = layer(origin).expect_err(origin).to_string();
-            assert!(error.contains("allowed_origins has") && error.contains("without a path"), "{error}");
+            assert!(
+                error.contains("allowed_origins has") && error.contains("as browsers send them"),
+                "{error}"
+            );
         }
     }
 }
