@@ -1,7 +1,7 @@
 //! Bodies of requests: JSON objects, read field by field.
 
 use std::sync::Arc;
-use std::time::{Duration, Instant};
+use std::time::Instant;
 
 use axum::body::Bytes;
 use axum::extract::{FromRequest, Request};
@@ -12,11 +12,7 @@ use super::body_work::BodyPlace;
 use super::caller::Caller;
 use super::deadline::Deadline;
 use super::error::{ApiError, shortened_name};
-use super::lifecycle;
 use super::service::Service;
-
-/// How long a server that ends waits for bodies that have begun.
-const LAST_BODIES: Duration = Duration::from_millis(200);
 
 /// A body that is a JSON object. Fields are taken out of it; what is left at the end is what nobody knew.
 #[derive(Clone, Debug, Default)]
@@ -153,28 +149,33 @@ impl FromRequest<Arc<Service>> for Body {
         check_encoding(&request)?;
         check_length(&request, service.settings.max_body_bytes)?;
         let caller = Caller::of_headers(request.headers());
-        let timeout = service.settings.body_timeout;
-        let read = tokio::select! {
-            biased;
-            read = tokio::time::timeout(timeout, Bytes::from_request(request, service)) => read,
-            () = service.lifecycle.takes_no_more(LAST_BODIES) => return Err(lifecycle::refuses()),
+        let read = async {
+            let bytes = received(request, service).await?;
+            let came_at = Instant::now();
+            // A deadline that is none is refused by those who answer.
+            let deadline = Deadline::of(&caller, came_at).unwrap_or_default();
+            let body = deadline.within(parsed(bytes, service)).await?;
+            Ok(Self { came_at: Some(came_at), ..body })
         };
-        let bytes = read.map_err(|_| {
-            let message = format!("the body has not come within {} s", timeout.as_secs());
-            ApiError::new(StatusCode::REQUEST_TIMEOUT, message)
-        })?;
-        let bytes = bytes.map_err(|rejected| unreadable(rejected.status(), rejected.body_text()))?;
-        let came_at = Instant::now();
-        // A deadline that is none is refused by those who answer.
-        let deadline = Deadline::of(&caller, came_at).unwrap_or_default();
-        let parsed = async {
-            let place = service.body_work.place(bytes.len()).await;
-            let body = service.body_work.run(place.clone(), move || Self::parse(&bytes)).await?;
-            Ok::<_, ApiError>(Self { place, ..body })
-        };
-        let body = deadline.within(parsed).await?;
-        Ok(Self { came_at: Some(came_at), ..body })
+        service.lifecycle.while_open(read).await
     }
+}
+
+/// The bytes of a body, once all have come.
+async fn received(request: Request, service: &Arc<Service>) -> Result<Bytes, ApiError> {
+    let timeout = service.settings.body_timeout;
+    let bytes = tokio::time::timeout(timeout, Bytes::from_request(request, service)).await.map_err(|_| {
+        let message = format!("the body has not come within {} s", timeout.as_secs());
+        ApiError::new(StatusCode::REQUEST_TIMEOUT, message)
+    })?;
+    bytes.map_err(|rejected| unreadable(rejected.status(), rejected.body_text()))
+}
+
+/// What they say. A large body has its place from here on.
+async fn parsed(bytes: Bytes, service: &Service) -> Result<Body, ApiError> {
+    let place = service.body_work.place(bytes.len()).await;
+    let body = service.body_work.run(place.clone(), move || Body::parse(&bytes)).await?;
+    Ok(Body { place, ..body })
 }
 
 /// What is wrong with bytes that are not read as JSON.

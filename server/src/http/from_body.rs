@@ -23,7 +23,7 @@ impl Service {
     ///
     /// # Errors
     ///
-    /// Those of [`FromBody::take`]; [`Deadline::too_late`]; what nobody knows, for a strict caller.
+    /// Those of [`FromBody::take`]; [`Deadline::too_late`]; what nobody knows, for a strict caller; that the server ends.
     pub(crate) async fn read<T: FromBody>(
         self: &Arc<Self>,
         caller: &Caller,
@@ -37,7 +37,8 @@ impl Service {
             service.pass_over(&body.rest(), &caller)?;
             Ok(asked)
         };
-        let asked = deadline.within(self.body_work.run(place, take)).await?;
+        let taken = deadline.within(self.body_work.run(place, take));
+        let asked = self.lifecycle.while_open(taken).await?;
         Ok((asked, deadline))
     }
 }

@@ -9,6 +9,9 @@ use tokio::sync::Notify;
 
 use super::error::ApiError;
 
+/// How long a server that ends waits for bodies that have begun, and are read.
+const LAST_BODIES: Duration = Duration::from_millis(200);
+
 /// The server's way from its start to its end. Cheap to clone.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Lifecycle(Arc<Shared>);
@@ -70,7 +73,7 @@ impl Lifecycle {
     }
 
     /// Returns when new work has been refused for that long.
-    pub(crate) async fn takes_no_more(&self, patience: Duration) {
+    async fn takes_no_more(&self, patience: Duration) {
         loop {
             let changed = self.0.changed.notified();
             let mut changed = std::pin::pin!(changed);
@@ -79,6 +82,22 @@ impl Lifecycle {
                 return tokio::time::sleep(patience).await;
             }
             changed.await;
+        }
+    }
+
+    /// What `reading` a body comes to, where new work is not refused meanwhile: then a client hears so soon.
+    ///
+    /// # Errors
+    ///
+    /// Those of `reading`; [`refuses`].
+    pub(crate) async fn while_open<T>(
+        &self,
+        reading: impl Future<Output = Result<T, ApiError>>,
+    ) -> Result<T, ApiError> {
+        tokio::select! {
+            biased;
+            read = reading => read,
+            () = self.takes_no_more(LAST_BODIES) => Err(refuses()),
         }
     }
 

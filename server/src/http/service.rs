@@ -176,6 +176,9 @@ impl Service {
             let mut warned = self.warned.lock();
             if warned.len() < MAX_WARNED && warned.insert(name.clone().into_owned()) {
                 tracing::warn!(target: "quire::server", "the field {name:?} of requests has no effect; said once");
+                if warned.len() == MAX_WARNED {
+                    tracing::warn!(target: "quire::server", "no more fields without effect are told; X-Quire-Strict: 1 refuses them all");
+                }
             }
         }
         Ok(())

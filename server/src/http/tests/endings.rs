@@ -50,6 +50,29 @@ async fn at_the_end_of_their_time_requests_are_told() {
     assert_eq!(served.rig.service.engine.stats().num_finished[&FinishReason::Abort], 4);
 }
 
+#[tokio::test]
+async fn large_bodies_that_wait_for_their_turn_hold_nothing_up_at_the_end() {
+    let served = Served::of(Rig::new()).await;
+    let (work, num_bytes) = (&served.rig.service.body_work, 1 << 20);
+    let mut places = Vec::new();
+    while let Ok(place) = tokio::time::timeout(Duration::from_millis(10), work.place(num_bytes)).await {
+        places.push(place);
+    }
+    let mut clients = Vec::new();
+    for path in ["/v1/completions", "/v1/chat/completions", "/tokenize", "/detokenize"] {
+        clients.push(served.send(path, json!({"prompt": "x".repeat(num_bytes)})).await);
+    }
+    tokio::time::sleep(Duration::from_millis(50)).await;
+    let started = Instant::now();
+    served.rig.service.lifecycle.drain();
+    for client in clients {
+        let answer = read(client).await;
+        assert!(answer.starts_with("HTTP/1.1 503") && answer.contains("\"code\":503"), "{answer}");
+    }
+    assert!(started.elapsed() < Duration::from_secs(5), "nobody gave its place back");
+    drop(places);
+}
+
 #[test]
 fn an_end_does_not_wait_for_the_device() {
     let runtime = Runtime::new().expect("threads");
