@@ -48,8 +48,9 @@ impl Requests {
 
     /// The sequences of the requests that their clients call by that name. O(requests).
     pub(super) fn named(&self, id: &RequestId) -> Vec<SeqId> {
-        let named = self.in_order().into_iter().filter(|request| request.id == *id);
-        named.flat_map(|request| request.seqs().map(|(seq, _)| seq)).collect()
+        let mut named: Vec<_> = self.by_key.values().filter(|request| request.id == *id).collect();
+        named.sort_unstable_by_key(|request| request.key);
+        named.into_iter().flat_map(|request| request.seqs().map(|(seq, _)| seq)).collect()
     }
 
     /// The requests in the order in which they came. O(requests · log requests).

@@ -14,6 +14,9 @@ use super::error::ApiError;
 /// From here on a body is large: smaller ones are read within a millisecond.
 const LARGE_BYTES: usize = 64 << 10;
 
+/// Most places: a body of many small values takes up to a hundred times its bytes.
+const MAX_PLACES: usize = 4;
+
 /// Places for work on large bodies, with a thread for each: half of the processors are left to others. Cheap to clone.
 #[derive(Clone, Debug)]
 pub(crate) struct BodyWork {
@@ -46,11 +49,11 @@ impl BodyWork {
     ///
     /// Where the system refuses what threads need.
     pub(crate) fn start() -> io::Result<Self> {
-        Self::with_places(available_parallelism().map_or(1, NonZero::get) / 2)
+        let num_processors = available_parallelism().map_or(1, NonZero::get);
+        Self::with_places((num_processors / 2).clamp(1, MAX_PLACES))
     }
 
     fn with_places(num_places: usize) -> io::Result<Self> {
-        let num_places = num_places.max(1);
         let mut threads = Builder::new_current_thread();
         let threads = threads.max_blocking_threads(num_places).thread_name("quire-bodies").build()?;
         Ok(Self { places: Arc::new(Semaphore::new(num_places)), threads: Arc::new(Threads(Some(threads))) })
