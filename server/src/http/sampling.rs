@@ -145,21 +145,16 @@ fn of_response_format(format: &Value) -> Result<Option<Value>, ApiError> {
 
 /// Notes what of a `response_format` nobody knows. A structural tag is looked at by those who read it.
 fn leave_unknown(body: &mut Body, format: &Value) {
-    let known_within = [
-        ("response_format", format.as_object(), &["type", "json_schema"][..]),
-        (
-            "response_format.json_schema",
-            format.get("json_schema").and_then(Value::as_object),
-            &["name", "description", "schema", "strict"],
-        ),
-    ];
-    for (field, values, known) in known_within {
-        let given = values.into_iter().flatten().filter(|(_, value)| !value.is_null());
-        let unknown = given.map(|(name, _)| name.as_str()).filter(|name| !known.contains(name));
-        if format["type"] != "structural_tag" {
-            body.leave_within(field, unknown);
-        }
+    if format["type"] == "structural_tag" {
+        return;
     }
+    let mut leave = |field, value: &Value, known: &[&str]| {
+        let given = value.as_object().into_iter().flatten().filter(|(_, value)| !value.is_null());
+        body.leave_within(field, given.map(|(name, _)| name.as_str()).filter(|name| !known.contains(name)));
+    };
+    leave("response_format", format, &["type", "json_schema"]);
+    let known = ["name", "description", "schema", "strict"];
+    leave("response_format.json_schema", &format["json_schema"], &known);
 }
 
 #[cfg(test)]
